@@ -156,7 +156,8 @@ def _of_repeated(frames: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
     import polars as pl
 
     names = {hits: repeated for repeated, hits in HITS_OF_REPEATED.items()}
-    frames = {**frames, "gap": frames["gap"].filter(pl.col("slice") != "repeated")}
+    note = pl.col("note").str.replace("an AR hit", "a repeated bigram").str.replace("AR hits", "repeated bigrams")
+    frames = {**frames, "gap": frames["gap"].filter(pl.col("slice") != "repeated").with_columns(note)}
     for name in ("gap", "by_distance", "by_match", "by_position"):
         frames[name] = frames[name].with_columns(pl.col("slice").replace(names))
     return frames | {name: schemas.frame_of(f"gap/{name}", []) for name in ("by_count", "by_threshold", "by_partition")}

@@ -47,7 +47,7 @@ USUAL = {
     "ablate": "--slices --mixers --heads --by --device --dtype --figures --full",
     "eval-recall": "--tasks --data --limit --prompt --cut --device --dtype --batch-size --full",
     "mqar": "--task --seq-len --pairs --samples --device --dtype --figures --full",
-    "train": "--task --preset --tokenizer --tokens --mixers --widths --learning-rates --device",
+    "train": "--task --preset --tokenizer --tokens --mixers --learning-rates --device",
     "bench": "--paper --size --batch --device --dtype --repeats --figures",
 }
 """The options in the help of commands that have many, besides ALWAYS; `--help-all` shows all."""

@@ -129,12 +129,16 @@ def identify(request: ModelRequest) -> str:
 def facts(request: ModelRequest) -> ModelFacts | None:
     """Of a directory or hub id: from its config and from the model made of it without weights.
 
-    So what is wrong with the last of several models is reported before hours of work with the first. None for a GGUF file, whose header
-    takes seconds, and for an adapter. Raises UserError for what is not a model, and for a config that asks for impossible sizes.
+    So what is wrong with the last of several models is reported before hours of work with the first. Of an adapter those of the model
+    that it changes, without the vocabulary, which it may enlarge. None for a GGUF file, whose header takes seconds.
+    Raises UserError for what is not a model, and for a config that asks for impossible sizes.
     """
     path = Path(request.spec)
-    if path.is_file() or find_adapter(request.spec):
+    if path.is_file():
         return None
+    if (adapter := find_adapter(request.spec)) is not None:
+        base = facts(_base_request(adapter, request))
+        return None if base is None else replace(base, vocab_size=None)
     config, model = read_config(request.spec), None
     if not (published.is_layout(config) or request.trust_remote_code):
         with quiet_transformers():

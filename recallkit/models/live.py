@@ -72,10 +72,17 @@ def load(request: ModelRequest) -> ScoringModel:
 
 
 def facts(request: ModelRequest) -> ModelFacts:
-    """Precision of a module's parameters, and vocabulary of a transformers model."""
+    """Precision of a module's parameters, and vocabulary and context of a transformers model."""
     module = _module(request)
-    head = module.get_output_embeddings() if _is_transformers(module) else None
-    return ModelFacts(vocab_size=None if head is None else int(head.weight.shape[0]), dtype=_dtype_of(module))
+    known = ModelFacts(dtype=_dtype_of(module))
+    if not _is_transformers(module):
+        return known
+    from recallkit.models.transformers_model import context_length, text_model
+
+    model = text_model(module, request.spec)
+    context = context_length(model.config.get_text_config(), model.base_model)
+    vocab_size = int(model.get_output_embeddings().weight.shape[0])
+    return dataclasses.replace(known, vocab_size=vocab_size, max_length=context)
 
 
 def check_alone(model: ModelSpec, workers: WorkerOptions) -> None:

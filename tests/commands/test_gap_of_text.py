@@ -59,7 +59,7 @@ def test_without_training_text_all_repeated_bigrams_are_the_answer(run, here):
     words = ("gap", "zoo:attention", "zoo:mamba", "--text", "valid.jsonl", "--sample", "all")
     done = run(*words)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Where a bigram returns, attention gives its last token ")
+    assert done.stdout.startswith("When a bigram returns, attention predicts its last token with probability ")
     assert "--train SOURCE counts them" in " ".join(done.stdout.split())
     assert len(re.findall("AR hits?", done.stdout)) == 1, "in the line on what counts add"
     alone = rows(here / "slices")
@@ -69,7 +69,7 @@ def test_without_training_text_all_repeated_bigrams_are_the_answer(run, here):
     assert "repeated bigrams" in text
     counted = run(*words, "--train", "train.jsonl")
     assert counted.returncode == 0, counted.stderr
-    assert "Where a rare bigram returns" in counted.stdout or "No token of this text is an AR hit" in counted.stdout
+    assert "When a rare bigram returns" in counted.stdout or "No token of this text is an AR hit" in counted.stdout
     names = ("tokens", "nll_model", "delta_nll", "gain_reference", "gain_model", "retained", "gap_share", "gap_share_ci_low")
     both = [frame.filter(slice="repeated", source="ALL").select(names) for frame in (alone, rows(here / "slices"))]
     assert_frame_equal(*both, rel_tol=1e-9)

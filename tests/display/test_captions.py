@@ -52,7 +52,7 @@ def changes(*, much: bool) -> list[Figure]:
     return intervene_figures(InterveneTables(frame, frame, frame, frame))
 
 
-INTERVALS = ("with 95 % intervals", "with its 95 % interval", "bands")
+INTERVALS = ("ith 95 % intervals", "with its 95 % interval", "bands")
 
 
 @pytest.mark.parametrize("made", [profiles, evaluations, pairs, runs, changes])

@@ -110,7 +110,7 @@ def test_where_generation_and_likelihood_disagree_it_is_said(tmp_path, right, mo
     assert tables.recall["disagree"][0] is None
     assert answers_table(tables).headers.count("nats\n(95 % interval)") == (more_nats is not None)
     notes = [line for line in answers_table(tables).caption.splitlines() if "disagree" in line]
-    assert notes == ([f"On fda generation and likelihood disagree: changed has {said}."] if said else [])
+    assert notes == ([f"On fda, generation and likelihood disagree: changed has {said}."] if said else [])
 
 
 def test_needles_are_averaged_by_length_and_depth(tmp_path):
