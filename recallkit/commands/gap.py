@@ -19,6 +19,7 @@ from recallkit.options import (
     ForceOptions,
     InterventionOptions,
     LogOptions,
+    ReportOptions,
     ScoringOptions,
     WritingOptions,
     out_option,
@@ -28,6 +29,7 @@ from recallkit.options import (
 if TYPE_CHECKING:
     import polars as pl
 
+    from recallkit.attribution import GapQuestion
     from recallkit.attribution.comparison import Comparison
     from recallkit.attribution.tables import GapTables
     from recallkit.display.exports import Look
@@ -44,7 +46,6 @@ def demo(asked: ForceOptions) -> Outcome["GapTables"]:
     from recallkit.attribution.view import look
     from recallkit.display import console
     from recallkit.intervening import view as causal_view
-    from recallkit.options import ReportOptions
     from recallkit.report.write import write_report
     from recallkit.slicing import view as slices_view
     from recallkit.slicing.labels import summarise_slices
@@ -124,12 +125,26 @@ class Gap(FarContextOptions, ComparisonOptions, WritingOptions, ComparedTextOpti
             raise UsageError("a gap is between two models", where=where, remedy="name the reference, and the models to compare with it")
         return compared
 
-    def checkpoints(self) -> "list[ModelSpec]":
-        """The checkpoints of the placebo. Raises UserError where a pattern names none."""
+    def question(self) -> "GapQuestion":
+        """What is asked besides recall and the gap.
+
+        Raises UserError for an unknown slice, and where a pattern of the placebo names no checkpoint.
+        """
+        from recallkit.attribution import GapQuestion
         from recallkit.models.spec import list_models
+        from recallkit.scoring.scores import choose_last
+        from recallkit.slicing.definitions import parse_slices
         from recallkit.tracking.steps import expand_all
 
-        return expand_all(list_models(self.placebo)) if self.placebo else []
+        return GapQuestion(
+            parse_slices(names(self.slice)),
+            self.cluster,
+            self.clean,
+            choose_last(numbers(self.context_gain), self.context_stride),
+            self.price,
+            self.divergence,
+            expand_all(list_models(self.placebo)) if self.placebo else [],
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,23 +185,10 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
     from recallkit.display import console
     from recallkit.intervening import view as causal_view
     from recallkit.report.write import write_report
-    from recallkit.scoring.scores import choose_last
-    from recallkit.slicing.definitions import parse_slices
 
-    compared = asked.compared()
-    given = parse_slices(names(asked.slice))
-    gates = resolve_gates(asked.fail_above or (), given)
-    checkpoints = asked.checkpoints()
-    folder = slices_of(asked, [*compared, *checkpoints])
-    question = attribution.GapQuestion(
-        given,
-        asked.cluster,
-        asked.clean,
-        choose_last(numbers(asked.context_gain), asked.context_stride),
-        asked.price,
-        asked.divergence,
-        checkpoints,
-    )
+    compared, question = asked.compared(), asked.question()
+    gates = resolve_gates(asked.fail_above or (), question.slices)
+    folder = slices_of(asked, [*compared, *question.placebo])
     target = path(asked.out) or attribution.gap_path(folder, compared[0], compared[1:], question)
     usual = InterventionOptions(force=asked.force)
     tables = attribution.gap(compared[0], compared[1:], folder, target, asked, question, force=asked.force)
@@ -204,13 +206,16 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
         causal = [lambda: causal_view.look(intervening.intervention_path(folder, compared, usual))]
     rows = {} if audit is None or asked.clean else causal_view.causal_recall(audit)
     outcome = Outcome.of(tables, lambda: look(read_comparison(target, folder), rows), *causal)
-    page = None if asked.text is None else write_report(target).page
+    page, rest = None, None
+    if asked.text is not None:
+        page = write_report(target, options=ReportOptions(slices=None if asked.out is None else folder)).page
+        rest = rest_of_text(folder, compared)
 
     def show(full: bool) -> None:
         outcome.show(full)
         if page is not None:
             console.print_page(page)
-        for line in (*unjudged_lines(verdicts), *filter(None, [rest_of_text(folder, compared)])):
+        for line in (*unjudged_lines(verdicts), *filter(None, [rest])):
             console.note(line)
 
     def json() -> dict[str, Any]:
