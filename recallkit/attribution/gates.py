@@ -112,7 +112,8 @@ def judge_gates(gates: Sequence[Gate], tables: GapTables) -> list[Verdict]:
     models = tables.gap["model"].unique(maintain_order=True).to_list()
     if unknown := next((gate for gate in gates if (models[0], gate.slice) not in rows), None):
         problem = "labelled without training counts, so that no token is known to be in this slice"
-        raise UserError(problem, where=f"{OPTION} {unknown}", remedy="count its training text with `recallkit gap --train SOURCE`, or judge repeated=LIMIT")
+        remedy = "count its training text with `recallkit gap --train SOURCE`, or judge repeated=LIMIT"
+        raise UserError(problem, where=f"{OPTION} {unknown}", remedy=remedy)
     return [verdict for gate in gates for verdict in _judge(gate, [(rows[model, gate.slice], rows[model, "all"]) for model in models])]
 
 
