@@ -324,7 +324,7 @@ def causal_table(tables: GapTables, causal: Causal) -> Table | None:
     return Table.of("Recall gain beside causal recall", columns, cells.without_zoo(rows), caption)
 
 
-_SLASH = "Before the slash: recall gain in % of the reference's."
+_SLASH = "Before the slash: recall gain in % of the reference's. –: too few documents, or not significant."
 
 
 def _retained_and_share(row: Row) -> str:

@@ -1,12 +1,12 @@
 """The commands, which are also functions of the Python API; a module has those of one theme, and related functions of Python only."""
 
 COMMANDS = {
+    "gap": "recallkit.commands.gap",
     "demo": "recallkit.commands.gap",
     "count": "recallkit.commands.text",
     "slice": "recallkit.commands.text",
     "profile": "recallkit.commands.text",
     "score": "recallkit.commands.score",
-    "gap": "recallkit.commands.gap",
     "published": "recallkit.commands.gap",
     "track": "recallkit.commands.gap",
     "intervene": "recallkit.commands.causal",
@@ -27,7 +27,7 @@ COMMANDS = {
 """The module of each command, in the order of the help."""
 
 PANELS = {
-    **dict.fromkeys(("demo", "count", "slice", "profile", "score", "gap", "published", "track"), "The gap"),
+    **dict.fromkeys(("gap", "demo", "count", "slice", "profile", "score", "published", "track"), "The gap"),
     **dict.fromkeys(("intervene", "ablate"), "Causal measures"),
     **dict.fromkeys(("eval-recall", "build-rows", "mqar", "train"), "Recall tasks"),
     **dict.fromkeys(("report", "tokens", "verify"), "Results"),

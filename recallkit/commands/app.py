@@ -175,7 +175,7 @@ def _root(
             metavar="",
             callback=_log_json,
             is_eager=True,
-            help="Make every line on stderr a JSON object: notes, progress, stages, errors. Before or after the command; also "
+            help="Make every line on stderr a JSON object: notes, progress, stages, errors. Works before or after the command; also "
             f"{events.VARIABLE}=1.",
         ),
     ] = False,

@@ -108,7 +108,7 @@ class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
     answers=True,
 )
 def ablate(asked: Ablate) -> Outcome["AblationTables"]:
-    """Replace the outputs of a model's mixers, one by one and by kind, and measure the recall retained and the loss.
+    """Replace the outputs of a model's token mixers, one by one and by kind, and measure the recall retained and the loss.
 
     Scores the model unchanged and without each set of mixers, where that is not done yet. The tables are also written to `out`.
     Columns: see `AblationTables`.

@@ -51,7 +51,7 @@ class ReportLine(WriteReport):
     chooses=True,
 )
 def write_report(asked: ReportLine) -> Outcome[Path]:
-    """Write one HTML page with the answer, tables, figures, and the text token by token. It needs no network. It contains corpus text.
+    """Write one HTML page with the answer, tables, figures, and the text token by token. It needs no network and contains corpus text.
 
     Returns the page.
     """

@@ -190,7 +190,7 @@ class Slice(LabelledTextOptions, WritingOptions):
     answers=True,
 )
 def slice_(asked: Slice) -> Outcome["Summary"]:
-    """Label every predicted token: is its bigram repeated in the context, how far back, and how frequent in training (AR hits)?
+    """Label every predicted token: is its bigram repeated in the context, how far back, and is it rare in training (then an AR hit)?
 
     An AR hit completes a bigram that occurred before in its sequence and occurs at most `max_count` times in training, or at
     most `max_rate` times per billion training tokens. The default is the papers' rate, or 5 occurrences where the counts are too few to

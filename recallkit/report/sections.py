@@ -60,7 +60,9 @@ def figures_section(figures: Sequence[Figure], styles: Mapping[str, Style]) -> S
     """The charts of a comparison, first what state costs or that by training frequency."""
     ordered = sorted(figures, key=lambda figure: figure.name not in ("price", "by_count"))
     parts = _first_and_others(ordered, styles)
-    return Section("figures", "What recall and the gap depend on", "\n".join(parts))
+    is_of_gaps = any(figure.name in ("by_count", "by_threshold") for figure in figures)
+    title = "What recall and the gap depend on" if is_of_gaps else "What recall depends on"
+    return Section("figures", title, "\n".join(parts))
 
 
 def tables_section(comparison: Comparison, causal: Causal) -> Section:
