@@ -142,6 +142,14 @@ def batch_ids(vocab_size: int) -> int:
     return min(CPU_IDS, memory // 8 // (_LOGIT_BYTES * vocab_size))
 
 
+def can_balance(request: ModelRequest) -> bool:
+    """Whether the weights of a model, as it is to be loaded, can be spread over devices."""
+    from recallkit.models.kinds import kind_of
+
+    keeps_weights = request.variant is None or request.variant.weights is None
+    return keeps_weights and kind_of(request.spec).can_balance(request)
+
+
 def check_fits(request: ModelRequest, num_weights: int | None, vocab_size: int | None) -> None:
     """Raises UserError where a model's weights and a batch's logits exceed the free memory.
 
@@ -159,11 +167,13 @@ def check_fits(request: ModelRequest, num_weights: int | None, vocab_size: int |
         if width * num_weights + batch > free:
             weights = f"{gigabytes(width * num_weights)} of weights in {request.dtype}"
             needed = f"{weights} and {gigabytes(batch)} for a batch"
-            half = f"dtype=bfloat16 ({gigabytes(2 * num_weights)}), " * (width > 2)
+            is_half_enough = width > 2 and 2 * num_weights + batch <= free
+            choices = [f"dtype=bfloat16 ({gigabytes(2 * num_weights)})"] * is_half_enough
+            choices += ["device=balanced"] * can_balance(request)
             raise UserError(
                 f"{needed}, but {device} has {gigabytes(free)} free",
                 where=request.name,
-                remedy=f"give {half}device=balanced, or a smaller model",
+                remedy=f"give {', '.join([*choices, 'or '])}a smaller model" if choices else "give a smaller model",
             )
 
 
