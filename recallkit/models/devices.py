@@ -142,19 +142,17 @@ def batch_ids(vocab_size: int) -> int:
     return min(CPU_IDS, memory // 8 // (_LOGIT_BYTES * vocab_size))
 
 
-def can_balance(request: ModelRequest) -> bool:
-    """Whether the weights of a model, as it is to be loaded, can be spread over devices."""
-    from recallkit.models.kinds import kind_of
-
-    keeps_weights = request.variant is None or request.variant.weights is None
-    return keeps_weights and kind_of(request.spec).can_balance(request)
-
-
-def check_fits(request: ModelRequest, num_weights: int | None, vocab_size: int | None) -> None:
+def check_fits(
+    request: ModelRequest,
+    num_weights: int | None,
+    vocab_size: int | None,
+    *,
+    can_balance: bool,
+) -> None:
     """Raises UserError where a model's weights and a batch's logits exceed the free memory.
 
     It is that of the CPU, which reads the weights, and of the device. Nothing is checked where the
-    numbers are not known, or weights may go to a disk.
+    numbers are not known, or weights may go to a disk. `can_balance`: whether they could.
     """
     if num_weights is None or vocab_size is None or is_balanced(request.device):
         return
@@ -169,7 +167,7 @@ def check_fits(request: ModelRequest, num_weights: int | None, vocab_size: int |
             needed = f"{weights} and {gigabytes(batch)} for a batch"
             is_half_enough = width > 2 and 2 * num_weights + batch <= free
             choices = [f"dtype=bfloat16 ({gigabytes(2 * num_weights)})"] * is_half_enough
-            choices += ["device=balanced"] * can_balance(request)
+            choices += ["device=balanced"] * can_balance
             raise UserError(
                 f"{needed}, but {device} has {gigabytes(free)} free",
                 where=request.name,

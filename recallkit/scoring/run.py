@@ -15,10 +15,16 @@ from recallkit.declarations import amount, path
 from recallkit.display import console
 from recallkit.errors import AbsentError, UserError
 from recallkit.models import zoo
-from recallkit.models.devices import check_device, check_fits, main_device
+from recallkit.models.devices import check_device, main_device
 from recallkit.models.kinds import kind_of
 from recallkit.models.live import check_alone
-from recallkit.models.loading import check_model, choose_prefix, find_precision, identify_model
+from recallkit.models.loading import (
+    check_memory,
+    check_model,
+    choose_prefix,
+    find_precision,
+    identify_model,
+)
 from recallkit.models.prefix import other_prefixes, prefix_notes
 from recallkit.models.spec import ModelSpec, list_models
 from recallkit.options import ScoringOptions
@@ -324,7 +330,7 @@ def _plan(
         reading[request.name] = request.prefix
     facts = check_model(request if plan.tokenizer is None else with_tokenizer(request, plan.tokenizer[1]))
     _check_context(plan, facts.max_length)
-    check_fits(request, facts.num_weights, facts.vocab_size)
+    check_memory(request, facts)
     return plan
 
 
