@@ -136,7 +136,7 @@ def test_a_model_of_the_zoo_reads_any_slices(run, here):
 
 
 def test_other_tokens_than_the_references_are_read_in_windows(run, here, tiny_model):
-    """The reference's 100 words of a sequence are more than 128 bytes, the other model's context."""
+    """A sequence of the reference has more bytes than the 256 of the other model's context."""
     shutil.copytree(tiny_model("gpt_neox"), here / "bytes")
     done = run("gap", "mamba", "bytes=bytes,tokenizer=bytes", "--text", "valid.jsonl")
     assert done.returncode == 0, done.stderr
