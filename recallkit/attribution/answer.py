@@ -99,7 +99,8 @@ def _of_hits(reference: str, model: str, totals: Totals) -> str:
     """How far a model is behind on AR hits, and what part of its gap they and all repeated bigrams carry."""
     hits, every, repeated = (totals[model, name] for name in ("ar_hit", "all", "repeated"))
     if is_void(every) or is_void(hits):
-        return f"{model} {_behind(hits, reference)}. Its gap over all tokens, {_nats(every)}, has no meaningful share: {hits['note']}"
+        difference = f"Over all tokens the difference is {_nats(every)}"
+        return f"{model} {_behind(hits, reference)}. {difference}; no share of it is meaningful: {hits['note']}"
     gap = "gap" if every["delta_nll"] > 0 else "lead"
     called = "AR hits" if is_of_rare(hits) else "They"
     carry = f"{called} carry {whole(hits['gap_share'])} of its {gap} of {abs(every['delta_nll']):.3f} nats per token"

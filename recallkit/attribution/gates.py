@@ -109,7 +109,7 @@ def check_gates(gates: Sequence[Gate], tokens: LabelledTokens) -> None:
     of_counts = (gate for gate in gates if gate.slice in HITS_OF_REPEATED.values())
     if not tokens.has_counts and (unknown := next(of_counts, None)):
         problem = "labelled without training counts, so that no token is known to be in this slice"
-        remedy = "count the training text with --train, or judge repeated=LIMIT"
+        remedy = "count its training text with `recallkit gap --train SOURCE`, or judge repeated=LIMIT"
         raise UserError(problem, where=f"{OPTION} {unknown}", remedy=remedy)
 
 

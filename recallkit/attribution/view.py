@@ -239,8 +239,8 @@ def _first_caption(tables: GapTables, slices: Mapping[str, Any]) -> str:
     kind, rare = _hits(slices), what_is_rare(slices)
     shares = f"All rep.: share in all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of tokens."
     if not has_counts(slices):
-        rare = "Without training counts it is unknown which of them are rare and cannot have been memorised (AR hits): "
-        rare += "--train SOURCE counts them."
+        rare = "Without training counts it is unknown which of them are rare (AR hits) and so hardly memorised; "
+        rare += "--train SOURCE gives the counts."
         shares = "Share of the gap: the part that repeated bigrams (rep.) carry."
     sentences = [
         f"{_capital(kind)} are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens.",
@@ -248,7 +248,7 @@ def _first_caption(tables: GapTables, slices: Mapping[str, Any]) -> str:
         *what_of_training(slices, first["tokens"]),
         f"Gain: p(token) on {kind} less p at the bigram's first occurrence, in points. Retained: gain in % of the reference's.",
         shares,
-        f"Intervals: {resampled(first)}.",
+        f"{'Intervals:' if first['delta_nll_ci_low'] is None else 'Brackets: 95 % intervals,'} {resampled(first)}.",
     ]
     warning = warn_of_counts(tables, slices)
     caption = " ".join(sentences) + _leads(tables)
@@ -393,7 +393,7 @@ def by_source_table(tables: GapTables, hits: str, most_columns: int | None = Non
         f"{_capital(hits)} by source: retained recall / share of the gap, %",
         ["model", *(f"{source}\n{abbreviate(tokens[source])} tokens" for source in shown)],
         [
-            ["share of tokens", *map(_of_tokens, rows[models[0]])],
+            [f"{hits.removesuffix(' bigrams')}, of tokens", *map(_of_tokens, rows[models[0]])],
             *([model, *map(_retained_and_share, of_model)] for model, of_model in rows.items()),
         ],
         caption,

@@ -32,21 +32,21 @@ class ComparedText(Options):
     """On which text models are compared: labelled already, or labelled first."""
 
     text: AnyText | Sequence[Any] | None = option(
-        "Compare on this text, a SOURCE of `recallkit slice`: it is labelled first, in a slice directory. May be repeated.",
+        "Compare on this text, a SOURCE of `recallkit slice`: label it in a slice directory, and write a page. May be repeated.",
         metavar="SOURCE",
     )
     train: AnyText | Sequence[Any] | None = option(
-        "With --text: training text. Its bigrams are counted, so that repeated bigrams that are rare in it are AR hits. May be repeated.",
+        "With --text: training text, whose bigrams are counted. Repeated bigrams that are rare in it are AR hits. May be repeated.",
         metavar="SOURCE",
     )
     sample: int | str | None = option(
-        "With --text: whole documents drawn at random, about N tokens in all; or `all` of the text.",
-        metavar="N",
+        "With --text: draw whole documents at random, about N tokens in all, or read the whole text.",
+        metavar="N|all",
         parse=_sample,
         default=SAMPLE,
     )
     slices: File | None = option(
-        "The slice directory: with --text where it is made, else one that is there.",
+        "With --text the slice directory to make, else the one to read.",
         metavar="DIR",
         default="slices with --text, else the built-in one",
     )
@@ -139,15 +139,16 @@ def _say_what_is_chosen(asked: ComparedTextOptions, reference: "ModelSpec", seq_
     from recallkit.display.cells import abbreviate
     from recallkit.models.devices import main_device
 
-    drawn = "all of the text" if asked.drawn is None else f"a sample of {abbreviate(asked.drawn.tokens)} tokens"
+    drawn = "all of the text" if asked.drawn is None else f"a sample of at most {abbreviate(asked.drawn.tokens)} tokens"
     tokens = f"sequences of {seq_len:,} tokens of {reference.shown}'s tokenizer"
     console.note(f"{drawn}, in {tokens}, on {main_device(asked.device)}; everything is written to {folder}")
 
 
 def rest_of_text(slices: Path, models: "Sequence[ModelSpec]") -> str | None:
-    """How much text there is beyond the sample, and how long all of it would take; None where all of it was read."""
-    from recallkit.display.cells import abbreviate, duration
+    """What was drawn, how much more text there is, and how long all of it would take; None where all of it was read."""
+    from recallkit.display.cells import abbreviate
     from recallkit.scoring.identity import score_timings
+    from recallkit.slicing.view import what_is_drawn
     from recallkit.storage import artifacts
     from recallkit.storage.artifacts import MANIFEST
     from recallkit.storage.timings import read_timings
@@ -158,8 +159,12 @@ def rest_of_text(slices: Path, models: "Sequence[ModelSpec]") -> str | None:
         return None
     timings = [read_timings(slices / MANIFEST), *(score_timings(slices, model) for model in models)]
     part = manifest["num_rows"] / drawn["of_tokens"]
-    line = f"a sample: {manifest['num_rows']:,} of about {abbreviate(drawn['of_tokens'])} tokens"
+    line = f"{what_is_drawn(manifest)} --sample all reads all of about {abbreviate(drawn['of_tokens'])} tokens"
     if any(timing is None or timing["resumed"] for timing in timings):
-        return f"{line}; --sample all reads the whole"
+        return line
     seconds = sum(timing["seconds"] for timing in timings if timing is not None) / part
-    return f"{line}; --sample all reads the whole, which would take about {duration(seconds)} here"
+    size, unit = next((size, unit) for size, unit in _UNITS if seconds >= 2 * size or size == 1)
+    return f"{line}, in about {seconds / size:.0f} {unit} here"
+
+
+_UNITS = ((86400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds"))

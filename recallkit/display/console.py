@@ -139,11 +139,12 @@ PLACES = {
 
 
 def print_page(path: Path) -> None:
-    """The path of a page on one line of its own, never folded; where the terminal has links (OSC 8), it opens the page."""
+    """`Page: PATH` on one line, never folded; where the terminal has links (OSC 8), the path opens the page."""
     from rich.style import Style
     from rich.text import Text
 
-    stdout().print(Text(printable(str(path)), style=Style(link=path.absolute().as_uri())), soft_wrap=True)
+    link = Text(printable(str(path)), style=Style(link=path.absolute().as_uri()))
+    stdout().print(Text("Page: ").append(link), soft_wrap=True)
 
 
 def print_files(files: Sequence[Path]) -> None:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from recallkit.measure.sums import TableSums
 
 NO_GAP = "no gap overall"
-GAP_MAY_BE_ZERO = "overall gap cannot be distinguished from zero"
-MODEL_LIKE_UNIFORM = "model predicts no better than a uniform guess"
-REFERENCE_LIKE_UNIFORM = "reference predicts no better than a uniform guess"
+GAP_MAY_BE_ZERO = "the overall gap cannot be distinguished from zero"
+MODEL_LIKE_UNIFORM = "the model predicts no better than a uniform guess"
+REFERENCE_LIKE_UNIFORM = "the reference predicts no better than a uniform guess"
 ALL_TOKENS = "a slice of all tokens: its share is 100 % by definition"
 EMPTY_SLICE, NO_HITS = "no tokens in this slice", "no token is an AR hit"
 

@@ -49,7 +49,7 @@ def definition(comparison: Comparison) -> str:
     if not comparison.has_counts:
         return (
             "Associative recall can be seen on the last tokens of bigrams that are in the context "
-            "already. How often training had them is unknown here, so that some may have been "
+            "already. How often training had them is unknown here, so some may have been "
             "memorised. Their share of the gap says where it lies, not why."
         )
     rare = f"seen at most {slices['max_count']:,} times in {slices['counts']['num_tokens']:,}"
@@ -92,9 +92,8 @@ def method(comparison: Comparison) -> dict[str, str]:
         "Recall gain": "p(token) less p(token at the first occurrence of its bigram in the sequence), "
         f"where p = exp(-NLL); the mean over {comparison.hit}s, in points of probability",
         "Retained": "a model's recall gain divided by the reference's, if that is shown to exceed 0",
-        "Share of the gap": "difference in NLL (the logarithm of perplexity) summed over the "
-        f"{comparison.hit}s, "
-        "divided by the same over all tokens (Zoology, section 3.1); it can be below 0 and above 100 %",
+        "Share of the gap": f"difference in NLL summed over the {comparison.hit}s, divided by that over "
+        "all tokens (Zoology, appendix C.1); it can be below 0 and above 100 %",
         **{f"Slice {slice_.name}": slice_.sentence for slice_ in comparison.given},
         "95 % intervals": f"{resampled(every)}; {intervals}",
         "Program": f"recallkit {manifest['recallkit_version']}, schema {manifest['schema_version']}",
@@ -283,8 +282,8 @@ def _legend(comparison: Comparison) -> dict[str, str]:
     return {
         what[0].upper() + what[1:]: "the last token of a bigram that is in the context already"
         f"{seen}; {share} of {every['tokens']:,} tokens",
-        "Line": "from the mean probability at the first occurrences of these bigrams (grey) to that on "
-        f"{what}s (orange); its length is the recall gain",
+        "Line": "from the mean probability where these bigrams first occur (grey) to that where they "
+        "return (orange); its length is the recall gain",
         "Retained": "the model's recall gain, in per cent of the reference's",
         "Share of the gap": f"the part that {what}s carry{more}; where the gap is negative, the part of the model's lead",
         "In brackets": f"95 % intervals: {resampled(every)}",
@@ -299,5 +298,5 @@ def _why_not_retained(hits: Row) -> list[str]:
     if not hits["tokens"]:
         why = NO_HITS
     elif hits["gain_reference_ci_low"] is None:
-        why = too_few("AR hits", hits["effective_clusters"], f"{hits['cluster']}s")
+        why = too_few("AR hits" if hits["slice"] == "ar_hit" else "repeated bigrams", hits["effective_clusters"], f"{hits['cluster']}s")
     return [f"What is retained is unknown: {why}."]

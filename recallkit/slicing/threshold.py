@@ -111,7 +111,7 @@ def per_billion(count: int, num_tokens: int) -> float:
 
 def _papers_rate_allows(num_tokens: int) -> str:
     allowed = PAPERS_RATE * num_tokens / 1e9
-    return f"at the papers' rate {'less than once' if allowed < 1 else f'{allowed:.3g} times'}"
+    return f"the papers' rate would allow {'less than one' if allowed < 1 else f'{allowed:.3g}'}"
 
 
 def rate_and_rule(labels: Mapping[str, Any]) -> str:

@@ -67,7 +67,7 @@ class OpenText:
         if self.options.tokenizer is not None:
             tokenizer = self.tokenizer
             end = f"{tokenizer.end_token!r} ({tokenizer.end_token_id})"
-            otherwise = "" if self.options.end_token else " (else --end-token)"
+            otherwise = "" if self.options.end_token else "; `count` and `slice` take --end-token"
             console.note(f"documents end with {end}, {tokenizer.end_reason}{otherwise}")
 
     def of_shards(self, shards: Sequence[Shard]) -> OpenText:

@@ -107,7 +107,7 @@ LINES = {
     ),
     "may be zero": (
         Model(hit_spread=0.5, other_spread=-1), ["0", "0%"], None,
-        ["--fail-above ar_hit=0%: not judged for m: overall gap cannot be distinguished from zero"],
+        ["--fail-above ar_hit=0%: not judged for m: the overall gap cannot be distinguished from zero"],
     ),
     "a copy": (Model(), ["0", "0%"], None, ["--fail-above ar_hit=0%: not judged for m: no gap overall"]),
 }  # fmt: skip

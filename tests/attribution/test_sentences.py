@@ -22,7 +22,7 @@ REF = "When a rare bigram returns, ref predicts its last token with probability 
 HITS = "On these AR hits (25.0 % of tokens),"
 FEW = "effectively {} documents; 5 are needed"
 COPY = "m does not differ significantly from ref: 0.000 nats per token (0.000 to 0.000)"
-NO_GAP = "Its gap over all tokens, 0.000 nats per token"
+NO_GAP = "Over all tokens the difference is 0.000 nats per token"
 NO_HITS = "No token of this text is an AR hit, so recall of rare bigrams cannot be measured. Over all tokens, with ref as the reference,"
 
 ONE = {
@@ -39,13 +39,13 @@ ONE = {
     "equal perplexity, worse recall": (
         Model(0.2, other=-HALF.other, other_spread=1), {},
         f"{REF}, m with 20 % (10 %): m retains 25 % of ref's recall (25 to 25). {HITS} m is 0.92 nats behind (0.92 to 0.92). "
-        "Its gap over all tokens, 0.000 nats per token (…), has no meaningful share: overall gap cannot be distinguished from zero.",
+        "Over all tokens the difference is 0.000 nats per token (…); no share of it is meaningful: the overall gap cannot be distinguished from zero.",
     ),
     "equal perplexity, recall not shown to differ": (
         Model(hit_spread=0.5, other=-0.05, other_spread=-1), {},
         f"{REF}, m with 50 % (10 %): m retains 100 % of ref's recall (…). {HITS} m does not differ significantly from ref: 0.144 nats "
-        "per token (…). Its gap over all tokens, 0.005 nats per token (…), has no meaningful share: "
-        "overall gap cannot be distinguished from zero.",
+        "per token (…). Over all tokens the difference is 0.005 nats per token (…); no share of it is meaningful: "
+        "the overall gap cannot be distinguished from zero.",
     ),
     "a gap, recall not shown to differ": (
         UNRESOLVED._replace(other=0.5), {},
@@ -79,19 +79,19 @@ ONE = {
     ),
     "a copy": (
         Model(), {},
-        f"{REF}, m with 50 % (10 %): m retains 100 % of ref's recall (100 to 100). {HITS} {COPY}. {NO_GAP} (0.000 to 0.000), has "
-        "no meaningful share: no gap overall.",
+        f"{REF}, m with 50 % (10 %): m retains 100 % of ref's recall (100 to 100). {HITS} {COPY}. {NO_GAP} (0.000 to 0.000); "
+        "no share of it is meaningful: no gap overall.",
     ),
     "AR hits of one document": (
         Model(0.2), {"with_hits": 1},
         f"{REF}, m with 20 % (10 %): there are too few documents to say what is retained. On these AR hits (0.6 % of tokens), m "
-        "is 0.92 nats behind (too few documents for an interval). Its gap over all tokens, 0.229 nats per token "
-        f"(0.229 to 0.229), has no meaningful share: AR hits come from {FEW.format(1.0)}.",
+        "is 0.92 nats behind (too few documents for an interval). Over all tokens the difference is 0.229 nats per token "
+        f"(0.229 to 0.229); no share of it is meaningful: AR hits come from {FEW.format(1.0)}.",
     ),
     "three documents": (
         Model(0.2), {"documents": 3},
         f"{REF}, m with 20 % (10 %): there are too few documents to say what is retained. {HITS} m is 0.92 nats "
-        "behind (too few documents for an interval). Its gap over all tokens, 0.229 nats per token, has no meaningful share: "
+        "behind (too few documents for an interval). Over all tokens the difference is 0.229 nats per token; no share of it is meaningful: "
         f"all tokens come from {FEW.format(3.0)}.",
     ),
     "no AR hits": (Model(0.2, other=0.3), {"with_hits": 0}, f"{NO_HITS} m is 0.42 nats behind (0.42 to 0.42)."),
@@ -114,8 +114,8 @@ ONE = {
     "no better than uniform": (
         Model(0.001, 0.001, 6), {"tokenizer": {"vocab_size": 1000}},
         f"{REF}, m with 0.1 % (0.1 %): m retains 0.0 % of ref's recall (0 to 0). {HITS} m is 6.21 nats behind (6.21 to 6.21). "
-        "Its gap over all tokens, 5.879 nats per token (5.879 to 5.879), has no meaningful share: "
-        "model predicts no better than a uniform guess.",
+        "Over all tokens the difference is 5.879 nats per token (5.879 to 5.879); no share of it is meaningful: "
+        "the model predicts no better than a uniform guess.",
     ),
 }  # fmt: skip
 
@@ -150,7 +150,7 @@ SEVERAL = {
     "no share, for two reasons": (
         {"m": Model(), "n": Model(0.2, other=-HALF.other, other_spread=1)}, {},
         f"{REF}; both models retain 25 % (n) to 100 % (m) of this recall gain. {HITS} they are level (m) to 0.92 nats behind (n); "
-        "not significant for m. No share of their gaps is meaningful (m: no gap overall; n: overall gap cannot "
+        "not significant for m. No share of their gaps is meaningful (m: no gap overall; n: the overall gap cannot "
         "be distinguished from zero).",
     ),
     "three documents": (

@@ -139,7 +139,7 @@ def test_so_is_every_figure_of_any_small_text(tmp_path_factory, seed, sequences,
 
 FEW, NO_MORE = (
     "effectively {:.1f} documents; 5 are needed".format,
-    "overall gap cannot be distinguished from zero",
+    "the overall gap cannot be distinguished from zero",
 )
 # Nats above the reference on the first token of each document and on its second, an AR hit, in even documents and in odd ones;
 # documents; those with an AR hit; the notes on AR hits and on the other tokens.

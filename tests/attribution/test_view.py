@@ -31,7 +31,7 @@ CASES = {
 CLAUSES = {
     "Shares of a lead, not a gap: m.": {"ahead", "no hits", "hits of two", "three models"},
     "Shares of a lead, not a gap: m in books, m in letters.": {"ahead", "three models"},
-    "m: no meaningful share of the gap: overall gap cannot be distinguished from zero": {"may be zero"},
+    "m: no meaningful share of the gap: the overall gap cannot be distinguished from zero": {"may be zero"},
     "m: no meaningful share of the gap: no gap overall": {"a copy"},
     "o: no meaningful share of the gap: no gap overall": {"three models"},
     "m: no meaningful share of the gap: no token is an AR hit": {"no hits"},
@@ -39,7 +39,7 @@ CLAUSES = {
     "m: no meaningful share of the gap: all tokens come from effectively 1.0 documents": {"one document"},
     "Each gap is tested against zero, corrected for 3 models (Holm).": {"three models"},
     "(Holm)": {"three models"},
-    "Intervals: a bootstrap over 40 documents": {*CASES} - {"ahead", "one document"},
+    "Brackets: 95 % intervals, a bootstrap over 40 documents": {*CASES} - {"ahead", "one document"},
     "Intervals: none (effectively 1.0 documents; 5 are needed).": {"one document"},
     "kinds of text rarer than one document in 14 may be missing": {*CASES} - {"ahead", "one document"},
     "AR hits are 0.00 % of 320 tokens.": {"no hits"},

@@ -60,7 +60,7 @@ def test_without_training_text_all_repeated_bigrams_are_the_answer(run, here):
     done = run(*words)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("When a bigram returns, attention predicts its last token with probability ")
-    assert "--train SOURCE counts them" in " ".join(done.stdout.split())
+    assert "--train SOURCE gives the counts" in " ".join(done.stdout.split())
     assert len(re.findall("AR hits?", done.stdout)) == 1, "in the line on what counts add"
     alone = rows(here / "slices")
     assert set(alone["slice"]) == {"all", "repeated", "not_repeated"}
@@ -114,14 +114,16 @@ def test_another_text_goes_to_another_folder(run, here):
 def test_a_sample_says_what_the_whole_would_take(run, here):
     done = run("gap", "neox", "mamba", "--text", "valid.jsonl", "--sample", "1k")
     assert done.returncode == 0, done.stderr
-    sampled, whole = re.search(r"a sample: ([\d,]+) of about ([\d.]+k) tokens; --sample all .* would take about \d", done.stderr).groups()
+    said = r"Sample: (\d+) of 30 documents, .* --sample all reads all of about ([\d.]+k) tokens, in about \d+ (?:seconds|minutes) here"
+    drawn, whole = re.search(said, done.stderr).groups()
     manifest = artifacts.read_manifest(here / "slices" / "tokens.parquet")
-    assert int(sampled.replace(",", "")) == manifest["num_rows"] < 1100
+    assert manifest["num_rows"] < 1100
+    assert int(drawn) == manifest["drawn"]["documents"]
     every = run("slice", "valid.jsonl", "--for", "neox", "--json", "-o", "whole")
     tokens = artifacts.read_manifest(here / "whole" / "tokens.parquet")["num_rows"]
     assert every.returncode == 0
     assert float(whole.removesuffix("k")) * 1000 == pytest.approx(tokens, rel=0.02)
-    assert "a sample:" not in run("gap", "neox", "mamba", "--text", "valid.jsonl", "--slices", "all").stderr, "200k are all of it"
+    assert "--sample all" not in run("gap", "neox", "mamba", "--text", "valid.jsonl", "--slices", "all").stderr, "200k are all of it"
 
 
 def test_a_model_of_the_zoo_reads_any_slices(run, here):

@@ -107,7 +107,7 @@ def test_the_command_writes_the_page_and_its_figures_and_opens_it(run, evaluatio
     assert opened == [out.as_uri()]
 
     done = run("report", folder, "-o", out)
-    assert done.stdout.splitlines()[0] == str(out), "a line of its own, whatever its length"
+    assert done.stdout.splitlines()[0] == f"Page: {out}", "a line of its own, whatever its length"
     failed = run("report", tmp_path / "nowhere")
     assert failed.returncode == 1
     assert failed.stderr.count("\n") == 1

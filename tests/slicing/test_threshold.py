@@ -73,7 +73,7 @@ def test_it_is_said_where_counts_are_too_small_for_a_rate(rare, num_tokens, is_t
         ({"rule": "count", "rate": None}, "(1.67k per billion, as given)."),
         ({"rule": "rate", "rate": 1700.0}, "(1.67k per billion, as given)."),
         ({"rule": "papers", "rate": 125.0}, "(1.67k per billion, the papers' rate)."),
-        ({"rule": "fallback", "rate": 125.0}, "(at the papers' rate less than once)."),
+        ({"rule": "fallback", "rate": 125.0}, "(the papers' rate would allow less than one)."),
         ({"rule": "of a later version"}, "(1.67k per billion)."),
     ],
 )

@@ -200,8 +200,8 @@ def test_what_ends_documents_is_said_with_its_reason(tmp_path, capfd):
     folder = str(write(tmp_path / "model", ["<|endoftext|>", "<stop>"], tokenizer={"eos_token": "<stop>"}))
     alone = str(write(tmp_path, ["<|endoftext|>"], name="alone.json") / "alone.json")
     lines = {
-        (folder, None): "documents end with '<stop>' (1), as its tokenizer_config.json says (else --end-token)\n",
-        (alone, None): "documents end with '<|endoftext|>' (0), its special token for that (else --end-token)\n",
+        (folder, None): "documents end with '<stop>' (1), as its tokenizer_config.json says; `count` and `slice` take --end-token\n",
+        (alone, None): "documents end with '<|endoftext|>' (0), its special token for that; `count` and `slice` take --end-token\n",
         (folder, "<|endoftext|>"): "documents end with '<|endoftext|>' (0), as --end-token says\n",
         (None, None): None,
     }
