@@ -179,7 +179,8 @@ def _share_range(models: Sequence[str], totals: Totals) -> str:
             parts.append(f"{extremes(shares, whole)} of the {what}s of {len(shares):,} models")
     if parts:
         none = f"; no share is meaningful for {some_of(void, MOST_NAMED)}" if void else ""
-        return f"AR hits carry {' and '.join(parts)}{none}."
+        called = "AR hits" if is_of_rare(rows[models[0]]) else "They"
+        return f"{called} carry {' and '.join(parts)}{none}."
     alike = {note: [model for model in void if rows[model]["note"] == note] for note in (row["note"] for row in rows.values())}
     reasons = "; ".join(f"{some_of(names, MOST_NAMED)}: {note}" for note, names in alike.items())
     return f"No share of their gaps is meaningful ({reasons})."

@@ -172,7 +172,11 @@ class GapQuestion:
 
     def options(self) -> dict[str, Any]:
         """What a manifest records of it: only what is asked."""
-        options = {
+        return {name: value for name, value in self.every_option().items() if value}
+
+    def every_option(self) -> dict[str, Any]:
+        """The same with what is not asked: empty lists and False."""
+        return {
             "slice": [slice_.given for slice_ in self.slices],
             "clean": self.clean,
             "context_gain": [[last.ids, last.stride] for last in self.context_gain],
@@ -180,7 +184,6 @@ class GapQuestion:
             "divergence": self.divergence,
             "placebo": [spec.key for spec in self.placebo],
         }
-        return {name: value for name, value in options.items() if value}
 
 
 def gap_path(slices: Path, reference: str | ModelSpec, models: Sequence[str | ModelSpec], question: GapQuestion = GapQuestion()) -> Path:
@@ -193,8 +196,9 @@ def gap_path(slices: Path, reference: str | ModelSpec, models: Sequence[str | Mo
     for name in ("clean", "price", "divergence", "placebo"):
         words += [name] if getattr(question, name) else []
     keys = [spec.key for spec in others]
-    identity = {"reference": first.key, "models": keys, **question.options()}
-    return folder_of(slices / "gap", words, identity)
+    # What is not asked tells it from a question of more words, which the end of a long name leaves out.
+    identity = {name: value or None for name, value in question.every_option().items()}
+    return folder_of(slices / "gap", words, {"reference": first.key, "models": keys, **identity})
 
 
 def gap(

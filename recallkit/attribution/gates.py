@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from recallkit.attribution.tables import HITS_OF_REPEATED
 from recallkit.display.cells import percent
 from recallkit.errors import UsageError, UserError
 from recallkit.measure.ratio import holm, p_values
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from recallkit.attribution.tables import GapTables
+    from recallkit.measure.labelled import LabelledTokens
     from recallkit.slicing.definitions import Slice
 
 OPTION = "--fail-above"
@@ -102,18 +104,23 @@ def resolve_gates(gates: Sequence[Gate], given: Sequence[Slice]) -> list[Gate]:
     return list(dict.fromkeys(resolved))
 
 
+def check_gates(gates: Sequence[Gate], tokens: LabelledTokens) -> None:
+    """Raises UserError where a gate is on a slice that labels without training counts do not have."""
+    of_counts = (gate for gate in gates if gate.slice in HITS_OF_REPEATED.values())
+    if not tokens.has_counts and (unknown := next(of_counts, None)):
+        problem = "labelled without training counts, so that no token is known to be in this slice"
+        remedy = "count its training text with `recallkit gap --train SOURCE`, or judge repeated=LIMIT"
+        raise UserError(problem, where=f"{OPTION} {unknown}", remedy=remedy)
+
+
 def judge_gates(gates: Sequence[Gate], tables: GapTables) -> list[Verdict]:
     """Each gate for each model and all sources: crossed where the value is significantly over the limit, at 5 % for all models of a gate.
 
     Without intervals the value alone decides. A share is judged only where it means something and the model is behind the reference
-    overall; a value that is not a number is over any gate. Raises UserError where a slice has no tokens to judge by, or is not known.
+    overall; a value that is not a number is over any gate. Raises UserError where a slice has no tokens to judge by.
     """
     rows = {(row["model"], row["slice"]): row for row in reversed(tables.gap.filter(source="ALL").to_dicts())}  # totals come first
     models = tables.gap["model"].unique(maintain_order=True).to_list()
-    if unknown := next((gate for gate in gates if (models[0], gate.slice) not in rows), None):
-        problem = "labelled without training counts, so that no token is known to be in this slice"
-        remedy = "count its training text with `recallkit gap --train SOURCE`, or judge repeated=LIMIT"
-        raise UserError(problem, where=f"{OPTION} {unknown}", remedy=remedy)
     return [verdict for gate in gates for verdict in _judge(gate, [(rows[model, gate.slice], rows[model, "all"]) for model in models])]
 
 

@@ -180,15 +180,23 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
     """
     from recallkit import attribution, intervening
     from recallkit.attribution.comparison import read_comparison
-    from recallkit.attribution.gates import failure_line, judge_gates, resolve_gates, unjudged_lines
+    from recallkit.attribution.gates import (
+        check_gates,
+        failure_line,
+        judge_gates,
+        resolve_gates,
+        unjudged_lines,
+    )
     from recallkit.attribution.view import look
     from recallkit.display import console
     from recallkit.intervening import view as causal_view
+    from recallkit.measure.labelled import open_tokens
     from recallkit.report.write import write_report
 
     compared, question = asked.compared(), asked.question()
     gates = resolve_gates(asked.fail_above or (), question.slices)
     folder = slices_of(asked, [*compared, *question.placebo])
+    check_gates(gates, open_tokens(folder / "tokens.parquet", needs_counts=asked.causal))
     target = path(asked.out) or attribution.gap_path(folder, compared[0], compared[1:], question)
     usual = InterventionOptions(force=asked.force)
     tables = attribution.gap(compared[0], compared[1:], folder, target, asked, question, force=asked.force)

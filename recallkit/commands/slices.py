@@ -1,6 +1,6 @@
 """The slice directory on which `gap` compares models: one that is there, the built-in one, or one that is made here of a text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 SAMPLE, ALL = "200k", "all"
 COUNTS = "counts.duckdb"
+
+_OTHER_FOLDER = "choose another folder with --slices DIR"
+"""Nothing is replaced in a slice directory: scores in it may have taken days."""
 
 AnyText = Any
 """Text as a user has it: the name of a source, or in Python texts themselves (a `datasets.Dataset`, mappings with text and source)."""
@@ -80,7 +83,10 @@ def slices_of(asked: ComparedTextOptions, models: "Sequence[ModelSpec]") -> Path
 
 
 def _make_slices(asked: ComparedTextOptions, models: "Sequence[ModelSpec]") -> Path:
-    """Counts the training text, if it is named, and labels the text for these models."""
+    """Counts the training text, if it is named, and labels the text for these models.
+
+    Labels with training counts are reused where none are named.
+    """
     from recallkit import counting, slicing
     from recallkit.models.loading import sequences_for, usual_tokenizer
     from recallkit.storage import artifacts
@@ -91,14 +97,19 @@ def _make_slices(asked: ComparedTextOptions, models: "Sequence[ModelSpec]") -> P
     folder = path(asked.slices) or Path("slices")
     tokenizer = usual_tokenizer(models[0].location, models[0].tokenizer or asked.model_tokenizer)
     tokenizer, seq_len = sequences_for(models, tokenizer, options=asked)
-    earlier = artifacts.manifest_options(folder / "sequences.parquet")
-    if earlier is not None:  # shorter sequences, made for other models, are read by these, too
-        seq_len = min(seq_len, earlier["seq_len"])
     text = _text_options(asked.text, tokenizer, "validation")
     counts = path(asked.counts)
-    _say_what_is_chosen(asked, models[0], seq_len, folder)
     try:
-        slicing.check_sequences(text, folder, seq_len=seq_len, sample=asked.drawn)
+        earlier = artifacts.manifest_options(folder / "sequences.parquet")
+        if earlier is not None:  # shorter sequences, made for other models, are read by these, too
+            seq_len = min(seq_len, earlier["seq_len"])
+        _say_what_is_chosen(asked, models[0], seq_len, folder)
+        sequences = slicing.check_sequences(text, folder, seq_len=seq_len, sample=asked.drawn)
+        if asked.train is None and counts is None and sequences is not None:
+            labels = artifacts.manifest_options(folder / "tokens.parquet") or {}
+            has_counts = labels.get("counts_id") is not None
+            if has_counts and labels.get("sequences_digest") == sequences["sequences_digest"]:
+                return folder
         if asked.train is not None or (counts is None and (folder / COUNTS).is_file()):
             counts = folder / COUNTS
         if asked.train is not None:
@@ -106,14 +117,16 @@ def _make_slices(asked: ComparedTextOptions, models: "Sequence[ModelSpec]") -> P
             counting.count(_text_options(asked.train, tokenizer, "train"), folder / COUNTS, options=workers)
         slicing.slice_text(text, folder, counts=counts, seq_len=seq_len, sample=asked.drawn)
     except UserError as error:
-        if error.remedy != REPLACE:
+        if "--force" not in (error.remedy or ""):
             raise
-        raise UserError(error.problem, where=error.where, remedy="choose another folder with --slices DIR") from error
+        remedy = _OTHER_FOLDER if error.remedy == REPLACE else f"delete it, or {_OTHER_FOLDER}"
+        raise UserError(error.problem, where=error.where, remedy=remedy) from error
     return folder
 
 
 def _text_options(text: AnyText | Sequence[Any], tokenizer: str | None, split: str) -> TextOptions:
-    """The text, by its names or as it is."""
+    """The text, by its names or as it is; what can be read only once is kept, for it is read again."""
+    text = list(text) if isinstance(text, Iterator) else text
     try:
         return TextOptions(names(text), default_split=split, tokenizer=tokenizer)
     except TypeError:

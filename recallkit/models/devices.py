@@ -142,11 +142,17 @@ def batch_ids(vocab_size: int) -> int:
     return min(CPU_IDS, memory // 8 // (_LOGIT_BYTES * vocab_size))
 
 
-def check_fits(request: ModelRequest, num_weights: int | None, vocab_size: int | None) -> None:
+def check_fits(
+    request: ModelRequest,
+    num_weights: int | None,
+    vocab_size: int | None,
+    *,
+    can_balance: bool,
+) -> None:
     """Raises UserError where a model's weights and a batch's logits exceed the free memory.
 
     It is that of the CPU, which reads the weights, and of the device. Nothing is checked where the
-    numbers are not known, or weights may go to a disk.
+    numbers are not known, or weights may go to a disk. `can_balance`: whether they could.
     """
     if num_weights is None or vocab_size is None or is_balanced(request.device):
         return
@@ -159,11 +165,13 @@ def check_fits(request: ModelRequest, num_weights: int | None, vocab_size: int |
         if width * num_weights + batch > free:
             weights = f"{gigabytes(width * num_weights)} of weights in {request.dtype}"
             needed = f"{weights} and {gigabytes(batch)} for a batch"
-            half = f"dtype=bfloat16 ({gigabytes(2 * num_weights)}), " * (width > 2)
+            is_half_enough = width > 2 and 2 * num_weights + batch <= free
+            choices = [f"dtype=bfloat16 ({gigabytes(2 * num_weights)})"] * is_half_enough
+            choices += ["device=balanced"] * can_balance
             raise UserError(
                 f"{needed}, but {device} has {gigabytes(free)} free",
                 where=request.name,
-                remedy=f"give {half}device=balanced, or a smaller model",
+                remedy=f"give {', '.join([*choices, 'or '])}a smaller model" if choices else "give a smaller model",
             )
 
 

@@ -13,9 +13,10 @@ from recallkit.declarations import path
 from recallkit.display import console
 from recallkit.display.progress import one_after_another
 from recallkit.errors import UserError
-from recallkit.models.devices import check_device, check_fits, empty_cache
+from recallkit.models.devices import check_device, empty_cache
 from recallkit.models.kinds import COPY_CONTROL, kind_of
 from recallkit.models.loading import (
+    check_memory,
     check_model,
     choose_prefix,
     find_precision,
@@ -165,7 +166,7 @@ class EvaluatedModel:
         facts = check_model(self._request)
         if facts.vocab_size is not None:
             self._check_vocabulary(facts.vocab_size)
-        check_fits(self._bare_request, facts.num_weights, facts.vocab_size)
+        check_memory(self._bare_request, facts)
         return facts
 
     @property

@@ -323,7 +323,13 @@ def _from_pretrained(request: ModelRequest, **placement: Any) -> Any:
                 skeleton = _made_without_weights(spec, config)
         if skeleton is not None and not quantisation(config):
             text = skeleton.config.get_text_config()
-            check_fits(request, _num_weights(skeleton), getattr(text, "vocab_size", None))
+            vocab_size = getattr(text, "vocab_size", None)
+            check_fits(
+                request,
+                _num_weights(skeleton),
+                vocab_size,
+                can_balance=can_balance(request),
+            )
         loader = _own_class(config, source, options) if trusted else None
         if loader is None:
             of = options.get("config") or AutoConfig.from_pretrained(source, trust_remote_code=trusted, **options)

@@ -142,6 +142,13 @@ def check_model(request: ModelRequest) -> ModelFacts:
     return replace(facts, max_length=_room(facts.max_length, request))
 
 
+def check_memory(request: ModelRequest, facts: ModelFacts) -> None:
+    """Raises UserError where a model and a batch exceed the free memory; see `check_fits`."""
+    keeps_weights = request.variant is None or request.variant.weights is None
+    can_balance = keeps_weights and kind_of(request.spec).can_balance(request)
+    check_fits(request, facts.num_weights, facts.vocab_size, can_balance=can_balance)
+
+
 def _check_balanced(request: ModelRequest) -> None:
     """Raises UserError for `device=balanced` where weights cannot be spread over devices."""
     kind = kind_of(request.spec)
@@ -240,7 +247,7 @@ def sequences_for(
     facts = {spec: check_model(request) for spec, request in requests.items()}
     for spec, request in requests.items() if isinstance(options, ScoringOptions) else ():
         precise = replace(request, dtype=find_precision(request))
-        check_fits(precise, facts[spec].num_weights, facts[spec].vocab_size)
+        check_memory(precise, facts[spec])
     names = {spec.shown: usual_tokenizer(spec.location, spec.tokenizer or options.model_tokenizer) for spec in requests}
     if tokenizer is None and (lacking := next((shown for shown, name in names.items() if name is None), None)):
         raise UsageError("brings no tokenizer", where=lacking, remedy="name that with which it was trained: PATH,tokenizer=FILE")
@@ -258,7 +265,7 @@ def sequences_for(
             continue
         prefix = choose_prefix(request, own, spec.bos)
         context = _room(facts[spec].max_length, replace(request, prefix=prefix))
-        if (context := spec.context or context) is not None:
+        if (context := _chosen_context(spec, options) or context) is not None:
             contexts[spec.shown] = context
     shortest = min(contexts, key=lambda shown: contexts[shown], default=None)
     if shortest is None or (seq_len is not None and seq_len <= contexts[shortest]):
@@ -267,6 +274,12 @@ def sequences_for(
         problem = f"{shortest} reads {contexts[shortest]:,} ids of text at once, and a sequence has {seq_len:,}"
         raise UsageError(problem, where="--seq-len", remedy=f"give {contexts[shortest]} or less, or leave it out")
     return tokenizer, min(config.SEQ_LEN, contexts[shortest])
+
+
+def _chosen_context(spec: ModelSpec, options: ModelOptions) -> int | None:
+    """The context that the user chose for a model; None where it reads in windows of that size."""
+    reads_on = spec.stride or getattr(options, "stride", None) or getattr(options, "carry_state", False)
+    return None if reads_on else spec.context or getattr(options, "context", None)
 
 
 def _request_to_check(spec: ModelSpec, options: ModelOptions) -> ModelRequest:

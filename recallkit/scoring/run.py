@@ -15,10 +15,16 @@ from recallkit.declarations import amount, path
 from recallkit.display import console
 from recallkit.errors import AbsentError, UserError
 from recallkit.models import zoo
-from recallkit.models.devices import check_device, check_fits, main_device
+from recallkit.models.devices import check_device, main_device
 from recallkit.models.kinds import kind_of
 from recallkit.models.live import check_alone
-from recallkit.models.loading import check_model, choose_prefix, find_precision, identify_model
+from recallkit.models.loading import (
+    check_memory,
+    check_model,
+    choose_prefix,
+    find_precision,
+    identify_model,
+)
 from recallkit.models.prefix import other_prefixes, prefix_notes
 from recallkit.models.spec import ModelSpec, list_models
 from recallkit.options import ScoringOptions
@@ -305,7 +311,8 @@ def _plan(
             identify_model(request)  # says where there is no such model, before its tokenizer is looked for
             read = read_tokenizer(request, options.model_tokenizer, slices, sequences["tokenizer"])
             request = replace(request, prefix=choose_prefix(request, read.tokenizer, model.bos))
-            options = _in_windows(options, request, read, sequences)
+            if force or not found:  # else they are read as they were
+                options = _in_windows(options, request, read, slices, sequences)
         identity = identity_of(request, sequences, options)
     except AbsentError:  # scored on another machine: all is checked but the weights
         if not found or force:
@@ -323,7 +330,7 @@ def _plan(
         reading[request.name] = request.prefix
     facts = check_model(request if plan.tokenizer is None else with_tokenizer(request, plan.tokenizer[1]))
     _check_context(plan, facts.max_length)
-    check_fits(request, facts.num_weights, facts.vocab_size)
+    check_memory(request, facts)
     return plan
 
 
@@ -331,17 +338,28 @@ def _in_windows(
     options: ScoringOptions,
     request: ModelRequest,
     read: ReadTokenizer,
+    slices: Path,
     sequences: Mapping[str, Any],
 ) -> ScoringOptions:
-    """The options; a model of the zoo reads sequences longer than its context in windows, unless they say how.
+    """The options; without any on windows a model reads in them what its context may not hold.
 
-    Its sequences are ids of its own tokenizer, whose number is unknown where the slices have another.
+    That is text of another tokenizer, whose sequences have an unknown number of the model's own
+    ids, and for a model of the zoo longer sequences of its own tokenizer, too.
     """
     is_chosen = options.stride is not None or options.context is not None or options.carry_state
-    fits = read.tokenizer.digest == sequences["tokenizer"]["digest"] and sequences["seq_len"] <= zoo.CONTEXT
-    if kind_of(request.spec).name != "zoo" or is_chosen or fits:
+    other = None if is_chosen else read.other(slices, sequences["tokenizer"])
+    is_of_zoo = kind_of(request.spec).name == "zoo"
+    if is_chosen or (other is None and not (is_of_zoo and sequences["seq_len"] > zoo.CONTEXT)):
         return options
-    return replace(options, stride=zoo.CONTEXT // 2)
+    context = _context_of(request, other)
+    return options if context is None else replace(options, stride=max(1, context // 2))
+
+
+def _context_of(request: ModelRequest, other: tuple[str, TextTokenizer] | None) -> int | None:
+    """Ids of text that a model of this tokenizer reads at once, None where no limit is known."""
+    if kind_of(request.spec).name == "zoo":
+        return zoo.CONTEXT
+    return check_model(request if other is None else with_tokenizer(request, other[1])).max_length
 
 
 def _say_what_is_read(plan: ScoringPlan, read: ReadTokenizer, *, quiet: bool) -> None:
@@ -352,8 +370,10 @@ def _say_what_is_read(plan: ScoringPlan, read: ReadTokenizer, *, quiet: bool) ->
         used = plan.sequences["tokenizer"]["name"]
         reads = f"another tokenizer ({read.tokenizer.name}), so it reads the same bytes"
         console.note(f"{plan.request.name}: {reads}, and its NLLs are aligned with tokens of {used}")
-    if kind_of(plan.request.spec).name == "zoo" and plan.options.stride == zoo.CONTEXT // 2:
-        windows = f"{zoo.CONTEXT} ids, its context, that advance by {plan.options.stride}"
+    is_of_zoo = kind_of(plan.request.spec).name == "zoo"
+    context = _context_of(plan.request, plan.tokenizer) if is_of_zoo or plan.tokenizer else None
+    if context is not None and plan.options.stride == context // 2:
+        windows = f"{context:,} ids, its context, that advance by {plan.options.stride:,}"
         console.note(f"{plan.request.name}: reads longer sequences in windows of {windows}")
 
 

@@ -79,10 +79,19 @@ def slice_text(
     return make_labels(out, opened.tokenizer, table, threshold, timings, force=force)
 
 
-def check_sequences(text: TextOptions, out: Path, *, seq_len: int, sample: Sample | None = None) -> None:
-    """Raises UserError where the directory `out` has sequences of another text, or made in another way."""
-    opened = OpenText(text, sample=sample)
-    Result(out / "sequences.parquet", "sequences", _sequences_options(opened, seq_len)).finished()
+def check_sequences(
+    text: TextOptions,
+    out: Path,
+    *,
+    seq_len: int,
+    sample: Sample | None = None,
+) -> dict[str, Any] | None:
+    """The manifest of the sequences of the directory `out`, None where they are to be made.
+
+    Raises UserError where they are of another text, or made in another way.
+    """
+    options = _sequences_options(OpenText(text, sample=sample), seq_len)
+    return Result(out / "sequences.parquet", "sequences", options).finished()
 
 
 def _sequences_options(opened: OpenText, seq_len: int) -> dict[str, Any]:

@@ -202,7 +202,8 @@ def folder_of(parent: Path, words: Iterable[str], question: Mapping[str, Any]) -
     question = json.loads(json.dumps(question))
     plain, other = parent / safe, parent / f"{safe}.{artifacts.digest_json(question)[:8]}"
     manifest = artifacts.json_object(plain / MANIFEST)
-    known = {**manifest, **manifest.get("options", {})}
+    options = manifest.get("options")
+    known = {**manifest, **options} if isinstance(options, dict) else manifest
     differs = any(known.get(key) != value for key, value in question.items())
     is_taken = "options" in manifest and differs
     return other if is_taken or other.exists() else plain

@@ -183,6 +183,17 @@ def test_the_answer_is_what_the_models_are(tmp_path, case):
     assert re.fullmatch(pattern, answer), answer
 
 
+@pytest.mark.parametrize("models", [{"m": HALF}, {"m": HALF, "n": AHEAD}])
+def test_repeated_bigrams_are_not_called_ar_hits(tmp_path, models):
+    """Without training counts they take the place of AR hits."""
+    totals = compared(tmp_path, models).totals
+    rows = {key: {**row, "slice": "repeated"} for key, row in totals.items()}
+    answer = in_short("ref", list(models), rows)
+    assert "On these repeated bigrams" in answer
+    assert "They carry" in answer
+    assert "AR hit" not in answer
+
+
 @pytest.mark.parametrize("model", [HALF, AHEAD])
 def test_intervals_of_the_answer_are_those_of_the_table_the_smaller_number_first(tmp_path, model):
     totals = compared(tmp_path, {"m": model._replace(hit_spread=0.2, other_spread=0.1)}).totals

@@ -15,6 +15,7 @@ from recallkit.attribution.comparison import read_comparison
 from recallkit.attribution.view import look
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import PARTITION, SLICES, members, parse_slice, parse_slices
+from recallkit.storage import artifacts
 from tests.conftest import ROOT
 
 MODELS = ("control:recall", ["control:bigram", "control:unigram"])
@@ -38,6 +39,20 @@ def test_what_is_asked_for_is_a_question_of_its_own(small_slices, tmp_path):
         False,
         False,
     )
+
+
+def test_a_question_is_told_from_one_of_more_words_that_a_long_name_leaves_out(tmp_path):
+    models = [f"{letter * 70}=control:bigram" for letter in "mn"]
+    questions = [attribution.GapQuestion(which) for which in (parse_slices(REQUESTED), ())]
+    folders = []
+    for question in questions:
+        folders.append(attribution.gap_path(tmp_path, models[0], models[1:], question))
+        names = [model.partition("=")[0] for model in models]
+        options = {"reference": names[0], "models": names[1:], **question.options()}
+        artifacts.write_json(folders[-1] / artifacts.MANIFEST, {"options": options})
+    assert folders[0] != folders[1]
+    again = [attribution.gap_path(tmp_path, models[0], models[1:], which) for which in questions]
+    assert again == folders
 
 
 def test_every_line_of_the_documentation_is_right(small_slices, tmp_path):

@@ -161,6 +161,9 @@ def test_what_does_not_fit_is_refused_before_its_weights_are_read(
     assert "give dtype=bfloat16 (0.0 GB), device=balanced, or a smaller model" in refused.stderr
     with pytest.raises(UserError, match="of weights in float32"):
         load(cut)
+    monkeypatch.setattr(devices, "free_memory", lambda _: needed - 2 * num_weights - 1)
+    rounded = run("score", f"tiny={gpt2},weights=int4", *options)
+    assert rounded.stderr.endswith("free; give a smaller model\n"), rounded.stderr
     spread = run("score", f"tiny={gpt2},device=balanced", *options)
     assert spread.returncode == 0
     monkeypatch.setattr(devices, "free_memory", lambda _: needed)

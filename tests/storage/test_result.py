@@ -158,6 +158,12 @@ def test_two_questions_of_one_name_have_a_folder_each_and_find_it_again(tmp_path
     assert folder_of(tmp_path, words, questions[1]) == folders[1], "it keeps its name"
 
 
+def test_options_that_are_not_ours_are_another_question(tmp_path):
+    (tmp_path / "mamba").mkdir()
+    (tmp_path / "mamba" / MANIFEST).write_text('{"options": [1]}')
+    assert folder_of(tmp_path, ["mamba"], {"models": ["a"]}) != tmp_path / "mamba"
+
+
 def test_a_result_that_came_meanwhile_is_not_replaced(tmp_path):
     """Two commands at once choose one name: the second to end is refused."""
     first, second = ({"models": [place]} for place in ("a/mamba", "b/mamba"))
