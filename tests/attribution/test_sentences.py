@@ -39,7 +39,8 @@ ONE = {
     "equal perplexity, worse recall": (
         Model(0.2, other=-HALF.other, other_spread=1), {},
         f"{REF}, m with 20 % (10 %): m retains 25 % of ref's recall (25 to 25). {HITS} m is 0.92 nats behind (0.92 to 0.92). "
-        "Over all tokens the difference is 0.000 nats per token (…); no share of it is meaningful: the overall gap cannot be distinguished from zero.",
+        "Over all tokens the difference is 0.000 nats per token (…); no share of it is meaningful: "
+        "the overall gap cannot be distinguished from zero.",
     ),
     "equal perplexity, recall not shown to differ": (
         Model(hit_spread=0.5, other=-0.05, other_spread=-1), {},

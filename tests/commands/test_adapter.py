@@ -285,7 +285,7 @@ def test_help_has_options_by_group_with_what_they_are_beside_them(run):
     headings = re.findall(r"^(\w.*):$", shown, re.MULTILINE)
     assert headings == ["Arguments", "Options", "Models", "Many devices", "Long sequences", "Output", "Examples"]
     assert re.search(r"^Models:\n  --device DEVICE +auto, cpu, cuda, cuda:N", shown, re.MULTILINE)
-    assert re.search(r"^The gap:\n  demo +Run the whole pipeline", run("--help").stdout, re.MULTILINE)
+    assert re.search(r"^The gap:\n  gap +Measure how much", run("--help").stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", USUAL)
