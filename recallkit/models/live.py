@@ -15,7 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UserError
-from recallkit.models.devices import choose_device, choose_dtype
+from recallkit.models.devices import choose_device, choose_dtype, is_balanced
 from recallkit.models.protocol import ModelFacts
 from recallkit.storage import artifacts
 
@@ -86,10 +86,15 @@ def facts(request: ModelRequest) -> ModelFacts:
 
 
 def check_alone(model: ModelSpec, workers: WorkerOptions) -> None:
-    """Raises UserError where several processes are to run a live model: it is in this one alone."""
-    if model.is_live and (workers.workers > 1 or workers.engine != "local"):
+    """Raises UserError where several processes are to run a live model, which is in this one alone, or one spread over all devices."""
+    if workers.workers == 1 and workers.engine == "local":
+        return
+    if model.is_live:
         problem = "a live model runs only in this process"
         raise UserError(problem, where=model.shown, remedy="leave out workers and engine, or save it and give its path")
+    if is_balanced(str(model.device or getattr(workers, "device", ""))):
+        problem = "device=balanced spreads a model over all devices, for one process"
+        raise UserError(problem, where=model.shown, remedy="leave out --workers and --engine")
 
 
 @contextlib.contextmanager

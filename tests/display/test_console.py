@@ -91,9 +91,9 @@ def test_paths_are_lines_that_can_be_copied(printed):
 
 def test_the_path_of_a_page_is_a_link_on_a_line_of_its_own(printed):
     path = Path("/a b/é" + "c" * 200) / "page.html"
-    assert printed(print_page, path, columns=80) == [str(path)], "no link in a pipe"
+    assert printed(print_page, path, columns=80) == [f"Page: {path}"], "no link in a pipe"
     [line] = printed(print_page, path, columns=80, force_color=True)
-    opened, shown, closed = re.fullmatch(r"\x1b\]8;id=\d+;(.*?)\x1b\\(.*?)\x1b\]8;(.*?)\x1b\\", line).groups()
+    opened, shown, closed = re.fullmatch(r"Page: \x1b\]8;id=\d+;(.*?)\x1b\\(.*?)\x1b\]8;(.*?)\x1b\\", line).groups()
     assert (opened, shown, closed) == (path.as_uri(), str(path), ";")
     assert "\x1b]0;x" not in printed(print_page, Path("/\x1b]0;x\x07.html"), force_color=True)[0]
 
