@@ -94,7 +94,7 @@ def check_alone(model: ModelSpec, workers: WorkerOptions) -> None:
         raise UserError(problem, where=model.shown, remedy="leave out workers and engine, or save it and give its path")
     if is_balanced(str(model.device or getattr(workers, "device", ""))):
         problem = "device=balanced spreads a model over all devices, for one process"
-        raise UserError(problem, where=model.shown, remedy="leave out --workers and --engine")
+        raise UserError(problem, where=model.shown, remedy="leave out workers and engine")
 
 
 @contextlib.contextmanager

@@ -173,4 +173,4 @@ def test_what_does_not_fit_is_refused_before_its_weights_are_read(
 def test_workers_are_refused(gpt2, few_slices, run):
     done = run("score", f"{gpt2},device=balanced", "--slices", few_slices, "--workers", 2)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].endswith("for one process; leave out --workers and --engine")
+    assert done.stderr.splitlines()[-1].endswith("for one process; leave out workers and engine")
