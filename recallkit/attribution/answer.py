@@ -86,7 +86,7 @@ def _retains(model: str, reference: str, hits: Row) -> str:
         if hits["gain_reference_ci_low"] is None:
             return "there are too few documents to say what is retained"
         gain = f"{100 * hits['gain_reference']:z.1f} points, {_ends(hits, 'gain_reference', 100, 'z.1f')}"
-        return f"{reference}'s recall gain is not significantly above 0 ({gain}), so there is no recall to retain"
+        return f"{reference}'s recall gain is not shown to exceed 0.1 points ({gain}), so there is no recall to retain"
     return f"{model} retains {whole(hits['retained'])} of {reference}'s recall ({_ends(hits, 'retained', 100, 'z.0f')})"
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 NOT_WORSE = "not significantly worse than the reference, so there is nothing to explain"
 TOO_FAR = "worse than every checkpoint"
+_NO_RECALL = "the reference's recall gain is not shown to exceed 0.1 points"
 
 
 def placebos(
@@ -85,7 +86,7 @@ def in_a_sentence(by_placebo: pl.DataFrame, totals: Totals) -> str:
     """What the reference itself retained at each model's loss, and the AR hits' share of its gap there."""
     rows = by_placebo.to_dicts()
     known = [row for row in rows if not row["void"] and row["retained"] is not None]
-    unknown = {row["model"]: row["note"] or "the reference's recall gain is not shown to exceed 0" for row in rows if row not in known}
+    unknown = {row["model"]: row["note"] or _NO_RECALL for row in rows if row not in known}
     said = [_beside(row, totals[row["model"], "ar_hit"]) for row in known[:2]]
     more = f"; {len(known) - 2:,} more in the table" * (len(known) > 2)
     reasons = dict.fromkeys(unknown.values())

@@ -61,7 +61,7 @@ def answer(by_price: pl.DataFrame) -> str:
     reference, *rows = by_price.to_dicts()
     known = {row["model"]: row["retained"] for row in rows if row["retained"] is not None}
     if not known:
-        return f"The recall gain of {reference['model']} on AR hits is not shown to exceed 0, so what is retained is unknown."
+        return f"The recall gain of {reference['model']} on AR hits is not shown to exceed 0.1 points, so what is retained is unknown."
     losses = {row["model"]: row["loss_first"] for row in rows if row["loss_first"] is not None}
     if len(rows) > 1:
         first = f"; their loss where a bigram first occurs is {extremes(losses, _nats)} nats per token" if losses else ""

@@ -39,7 +39,7 @@ class GapTables(Shown):
     All but by_document have a row for each `model` and what the table is by. In each, of the row's tokens: `nll_*` and `ppl_*` of
     both sides; `delta_nll`, the gap; `gap_share`, the part of the gap of all tokens that is in the row; `gain_*`, recall gain,
     the mean of p(token) less p(token at the first occurrence of its bigram in the sequence), a fraction; `retained`, the
-    model's over the reference's, null where the reference's gain is not shown to exceed 0. `*_ci_low` and `*_ci_high`: 95 % intervals
+    model's over the reference's, null where the reference's is not shown to exceed 0.001. `*_ci_low` and `*_ci_high`: 95 % intervals
     (`measure.ratio.ratio`) over `clusters`, documents or what else is resampled, of `effective_clusters`. `void`: the gap share means
     nothing, which `note` explains.
 

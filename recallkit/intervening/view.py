@@ -135,7 +135,7 @@ def _retained(first: Row, others: Sequence[Row]) -> str:
     """What is retained of the reference's causal recall, or why that is not known; of several,
     whose recall is not significant."""
     if others[0]["retained"] is None:
-        return f"{first['model']}'s causal recall is not shown to exceed 0, so what is retained is unknown"
+        return f"{first['model']}'s causal recall is not shown to exceed 0.1 points, so what is retained is unknown"
     recall = f"{_over(others, 'retained', 'z.0f', ' %')} of {first['model']}'s causal recall"
     if len(others) == 1:
         return f"{others[0]['model']} retains {recall}"

@@ -30,6 +30,8 @@ GAP_MAY_BE_ZERO = "the overall gap cannot be distinguished from zero"
 MODEL_LIKE_UNIFORM = "the model predicts no better than a uniform guess"
 REFERENCE_LIKE_UNIFORM = "the reference predicts no better than a uniform guess"
 ALL_TOKENS = "a slice of all tokens: its share is 100 % by definition"
+LEAST_GAIN = 0.001
+"""Recall of a reference, a probability, of which a part can be retained: a random model gains less, for other reasons than recall."""
 EMPTY_SLICE, NO_HITS = "no tokens in this slice", "no token is an AR hit"
 
 
@@ -39,7 +41,7 @@ def gap_figures(table: TableSums, whole: TableSums, model: int, num_resamples: i
     `whole`: the sums of all tokens that each row's share is of, of one row or K. NLLs and `delta_nll` are nats per
     token, perplexities exp of them; `gain_*` and `retained` are fractions; figures have intervals, `NAME_ci_low`
     and `NAME_ci_high`. NaN where there is no token, no gap, or for `retained` where the reference's
-    gain is not shown to exceed 0.
+    gain is not shown to exceed LEAST_GAIN.
     """
     tokens, gap = table["tokens"], table.gap(model)
     means = {"reference": table["nll_0"], "model": table[f"nll_{model}"]}
@@ -64,8 +66,8 @@ def gap_figures(table: TableSums, whole: TableSums, model: int, num_resamples: i
 
 
 def retained(gain: Sum, reference: Sum, tokens: Sum, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> Ratio:
-    """A model's recall over the reference's, of the same `tokens`; NaN where that one is not shown to be above 0."""
-    is_shown = ratio(reference, tokens, num_resamples, seed).low > 0
+    """A model's recall over the reference's, of the same `tokens`; NaN where that one is not shown to exceed LEAST_GAIN."""
+    is_shown = ratio(reference, tokens, num_resamples, seed).low > LEAST_GAIN
     figure = ratio(gain, reference, num_resamples, seed)
     value, low, high = (np.where(is_shown, end, np.nan) for end in (figure.value, figure.low, figure.high))
     return Ratio(value, low, high, figure.effective, figure.freedom)

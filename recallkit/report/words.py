@@ -91,7 +91,7 @@ def method(comparison: Comparison) -> dict[str, str]:
         **({"Read before every sequence": ", ".join(prefixes)} if prefixes else {}),
         "Recall gain": "p(token) less p(token at the first occurrence of its bigram in the sequence), "
         f"where p = exp(-NLL); the mean over {comparison.hit}s, in points of probability",
-        "Retained": "a model's recall gain divided by the reference's, if that is shown to exceed 0",
+        "Retained": "a model's recall gain divided by the reference's, if that is shown to exceed 0.1 points",
         "Share of the gap": f"difference in NLL summed over the {comparison.hit}s, divided by that over "
         "all tokens (Zoology, appendix C.1); it can be below 0 and above 100 %",
         **{f"Slice {slice_.name}": slice_.sentence for slice_ in comparison.given},
@@ -294,7 +294,7 @@ def _why_not_retained(hits: Row) -> list[str]:
     """Why it is not known what models retain; empty if it is. The reason is the same for all."""
     if hits["retained"] is not None:
         return []
-    why = f"the recall gain of {hits['reference']} is not significantly above 0"
+    why = f"the recall gain of {hits['reference']} is not shown to exceed 0.1 points"
     if not hits["tokens"]:
         why = NO_HITS
     elif hits["gain_reference_ci_low"] is None:

@@ -76,7 +76,7 @@ class Oracle:
             "gain_model": self.ratio(gain, tokens, tokens),
             "retained": self.ratio(gain, reference, tokens),
         }
-        if not ratios["gain_reference"][1] > 0:
+        if not ratios["gain_reference"][1] > 0.001:
             ratios["retained"] = [math.nan] * 3
         figures = {
             f"{name}{end}": value for name, values in ratios.items() for end, value in zip(("", "_ci_low", "_ci_high"), values, strict=True)

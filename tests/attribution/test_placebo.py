@@ -67,7 +67,7 @@ CASES = {
     ),
     "few documents": ({"m": MIDDLE}, {"documents": 3}, f"No placebo for m: {NOT_WORSE}."),
     "nothing to retain": (
-        {"m": at(0.2)}, {"reference": Model(0.5, 0.5)}, "No placebo for m: the reference's recall gain is not shown to exceed 0.",
+        {"m": at(0.2)}, {"reference": Model(0.5, 0.5)}, "No placebo for m: the reference's recall gain is not shown to exceed 0.1 points.",
     ),
 }  # fmt: skip
 

@@ -61,7 +61,7 @@ def test_figures_are_those_of_the_gap(tmp_path):
 
 
 SIZED = {"m": {"state_bytes": 2_000, "state_ids": 9}}
-UNKNOWABLE = "The recall gain of ref on AR hits is not shown to exceed 0, so what is retained is unknown."
+UNKNOWABLE = "The recall gain of ref on AR hits is not shown to exceed 0.1 points, so what is retained is unknown."
 FIRST = "its loss where a bigram first occurs is"
 # 12 nats by document of five first occurrences, one of them of a bigram that returns: ln (0.1 / first) and 4 others.
 CASES = {

@@ -101,13 +101,13 @@ ONE = {
     ),
     "a reference that recalls nothing": (
         Model(0.2), {"reference": Model(0.1, hit_spread=0.5)},
-        f"{REF.replace('50', '10')}, m with 20 % (10 %): ref's recall gain is not significantly above 0 (0.0 points, …), so there "
+        f"{REF.replace('50', '10')}, m with 20 % (10 %): ref's recall gain is not shown to exceed 0.1 points (0.0 points, …), so there "
         "is no recall to retain. "
         f"{HITS} m is 0.84 nats ahead (…). AR hits carry 100 % of its lead of 0.209 nats per token; all repeated bigrams carry 100 %.",
     ),
     "a reference that forgets": (
         Model(0.2), {"reference": Model(0.05)},
-        f"{REF.replace('50', '5.0')}, m with 20 % (10 %): ref's recall gain is not significantly above 0 (-5.0 points, -5.0 to "
+        f"{REF.replace('50', '5.0')}, m with 20 % (10 %): ref's recall gain is not shown to exceed 0.1 points (-5.0 points, -5.0 to "
         "-5.0), so there is no recall to "
         f"retain. {HITS} m is 1.39 nats ahead (1.39 to 1.39). AR hits carry 100 % of its lead of 0.347 nats per token; "
         "all repeated bigrams carry 100 %.",
@@ -161,7 +161,7 @@ SEVERAL = {
     ),
     "a reference that recalls nothing": (
         {"m": Model(0.2), "n": Model(0.2)}, {"reference": Model(0.1, hit_spread=0.5)},
-        f"{REF.replace('50', '10')}; ref's recall gain is not significantly above 0 (0.0 points, …), so there is no recall to retain. "
+        f"{REF.replace('50', '10')}; ref's recall gain is not shown to exceed 0.1 points (0.0 points, …), so there is no recall to retain. "
         f"{HITS} they are 0.84 nats ahead. AR hits carry 100 % of the leads of 2 models.",
     ),
     "no AR hits": (

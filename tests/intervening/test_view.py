@@ -57,7 +57,7 @@ def test_the_same_model_retains_all_though_its_gap_has_no_shares(known):
     seen = look(folder, tables)
     assert "twin: no meaningful share of the gap: no gap overall" in seen.lines
     assert "no share is meaningful for twin" in seen.answer
-    assert "is not shown to exceed 0" not in seen.answer
+    assert "is not shown to exceed 0.1 points" not in seen.answer
     assert f"no significant recall: {', '.join(NOT_RECALLING[:4])} and 1 more" in seen.answer
 
 
@@ -96,12 +96,13 @@ CASES = {
     "a reference that recalls nothing": (
         {"r": ((0.001, -0.01, 0.02),), "m": (M, NONE, 0.5, SHARE)},
         f"{BROKEN}, r loses 0.1 points of probability (-1.0 to 2.0), m 3.4 (2.0 to 5.0): "
-        "r's causal recall is not shown to exceed 0, so what is retained is unknown. "
+        "r's causal recall is not shown to exceed 0.1 points, so what is retained is unknown. "
         "The difference in nats is 34.6 % (30.0 to 40.0) of the gap.",
     ),
     "few documents": (
         {"r": ((0.415, None, None),), "m": ((0.034, None, None), NONE, 0.5, NONE)},
-        f"{BROKEN}, r loses 41.5 points of probability, m 3.4: r's causal recall is not shown to exceed 0, so what is retained is unknown.",
+        f"{BROKEN}, r loses 41.5 points of probability, m 3.4: "
+        "r's causal recall is not shown to exceed 0.1 points, so what is retained is unknown.",
     ),
     "alone": ({"r": (R,)}, f"{LOST}."),
     "several": (
