@@ -222,7 +222,7 @@ def _recall(comparison: Comparison) -> list[Figure]:
         f"returns ({comparison.hit}s). The rise of a line is the model's recall gain; retained: the "
         "gain in per cent of the reference's."
     )
-    return _figure(comparison, "recall", "What models gain when a rare bigram returns", caption, spec)
+    return _figure(comparison, "recall", f"What models gain when {bigram} returns", caption, spec)
 
 
 _LABEL = 28
