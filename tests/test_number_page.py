@@ -24,7 +24,7 @@ def commands(quote: Block) -> list[str]:
     section = [one for one in BLOCKS if one.kind == "shell" and heading < one.line < quote.line]
     if section:
         return section[0].commands
-    [model] = re.findall(r"^Of `(zoo:[\w-]+)`", "\n".join(TEXT[heading : quote.line]), re.MULTILINE)
+    [model] = re.findall(r"^For `(zoo:[\w-]+)`", "\n".join(TEXT[heading : quote.line]), re.MULTILINE)
     return [f"recallkit gap zoo:attention {model}"]
 
 
