@@ -73,11 +73,11 @@ def slices(*, force: bool = False) -> Path:
     return made
 
 
-def named_slices(given: File | None, models: Sequence[ModelSpec] = ()) -> Path:
+def named_slices(directory: File | None, models: Sequence[ModelSpec] = ()) -> Path:
     """The slice directory that is named, else the built-in one, which is said where a model is not made for it."""
-    if given is None and not all(spec.location.startswith((zoo.PREFIX, "control:")) for spec in models):
+    if directory is None and not all(spec.location.startswith((zoo.PREFIX, "control:")) for spec in models):
         console.note("no --slices: this is measured on the built-in text of 100k tokens")
-    return path(given) or slices()
+    return path(directory) or slices()
 
 
 def comparison() -> Path:
@@ -87,11 +87,11 @@ def comparison() -> Path:
     """
     from recallkit import attribution
 
-    made = attribution.gap_path(folder() / "slices", MODELS[0], MODELS[1:])
-    if not (made / "gap.parquet").is_file():
+    results = attribution.gap_path(folder() / "slices", MODELS[0], MODELS[1:])
+    if not (results / "gap.parquet").is_file():
         remedy = "name a folder that `gap` wrote, such as slices, or run `recallkit demo` first"
         raise UsageError("no results are named", where="DIR", remedy=remedy)
-    return made
+    return results
 
 
 # ---------------------------------------------------------------------------------------------- defaults of the commands

@@ -153,15 +153,15 @@ def _place_labels(points: Sequence[dict[str, Any]]) -> None:
         inside = [at for at, box in boxes.items() if box[0] > -_LETTER and box[2] < _NARROW + 10]
         inside = inside or _ASIDE
         others = [box for other in drawn.keys() - {place} for box in drawn[other]]
-        free = (at for at in inside if not any(_overlap(boxes[at], other) for other in others))
-        chosen = next(free, inside[0])
+        chosen = next((at for at in inside if _is_free(boxes[at], others)), inside[0])
         point["dx"], point["dy"] = chosen
         drawn[place].append(boxes[chosen])
 
 
-def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    """Whether two boxes have a place in common: each left, top, right, bottom."""
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def _is_free(box: tuple[float, ...], others: Sequence[tuple[float, ...]]) -> bool:
+    """Whether a box, left, top, right and bottom, has no place in common with any of the others."""
+    left, top, right, bottom = box
+    return not any(left < other[2] and other[0] < right and top < other[3] and other[1] < bottom for other in others)
 
 
 # ------------------------------------------------------------------------------------------------- the picture of the answer

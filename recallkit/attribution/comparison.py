@@ -9,7 +9,7 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.tables import GapTables, rows_by_slice
+from recallkit.attribution.tables import GapTables, has_counts, hit_of, rows_by_slice
 from recallkit.display import console
 from recallkit.display.notebook import Shown
 from recallkit.display.progress import one_after_another
@@ -63,13 +63,13 @@ class Comparison(Shown):
 
     @property
     def has_counts(self) -> bool:
-        """Whether training counts tell AR hits from other repeated bigrams, which take their place without them."""
-        return self.manifest["slices"]["counts"] is not None
+        """See `tables.has_counts`."""
+        return has_counts(self.manifest["slices"])
 
     @property
     def hit(self) -> str:
-        """What a token is called on which recall is measured."""
-        return "AR hit" if self.has_counts else "repeated bigram"
+        """See `tables.hit_of`."""
+        return hit_of(self.manifest["slices"])
 
     def source_rows(self, model: str) -> list[dict[str, Any]]:
         """Rows of the gap table of one model and single sources, whatever these are called."""

@@ -137,6 +137,16 @@ HITS_OF_REPEATED = {"repeated": "ar_hit", "not_repeated": "other"}
 """Slices of a comparison without training counts, and those whose place they take: all repeated bigrams, that of AR hits."""
 
 
+def has_counts(slices: Mapping[str, Any]) -> bool:
+    """Whether training counts are known, by the labels' manifest: they tell AR hits from other repeated bigrams."""
+    return slices["counts"] is not None
+
+
+def hit_of(slices: Mapping[str, Any]) -> str:
+    """What a token is called on which recall is measured, by the labels' manifest."""
+    return "AR hit" if has_counts(slices) else "repeated bigram"
+
+
 def rows_by_slice(frame: pl.DataFrame) -> dict[tuple[str, str, str], dict[str, Any]]:
     """(model, source, slice) -> row of the gap table; the source ALL is all of them, even if one is called so.
 

@@ -9,7 +9,7 @@ from recallkit.attribution.answer import PPL, in_short
 from recallkit.attribution.charts import figures
 from recallkit.attribution.context_gain import far_table, gains_table
 from recallkit.attribution.divergence import divergence_table, in_a_sentence
-from recallkit.attribution.tables import HITS_OF_REPEATED, rows_by_slice
+from recallkit.attribution.tables import HITS_OF_REPEATED, has_counts, hit_of, rows_by_slice
 from recallkit.counting.table import REPEATED_ONLY
 from recallkit.display import cells, console
 from recallkit.display.cells import (
@@ -255,11 +255,6 @@ def _first_caption(tables: GapTables, slices: Mapping[str, Any]) -> str:
     return "\n".join([_plain(caption, tables), *(about_counts(slices, warning) if warning else ())])
 
 
-def has_counts(slices: Mapping[str, Any]) -> bool:
-    """Whether training counts are known, by the labels' manifest: without them all repeated bigrams take the place of AR hits."""
-    return slices["counts"] is not None
-
-
 def _has_all_counts(slices: Mapping[str, Any]) -> bool:
     """Whether the counts of new bigrams are known, too."""
     return has_counts(slices) and not slices["counts"].get(REPEATED_ONLY)
@@ -267,7 +262,7 @@ def _has_all_counts(slices: Mapping[str, Any]) -> bool:
 
 def _hits(slices: Mapping[str, Any]) -> str:
     """What the tokens are called on which recall is measured."""
-    return "AR hits" if has_counts(slices) else "repeated bigrams"
+    return f"{hit_of(slices)}s"
 
 
 def _capital(text: str) -> str:
@@ -324,7 +319,7 @@ def causal_table(tables: GapTables, causal: Causal) -> Table | None:
     return Table.of("Recall gain beside causal recall", columns, cells.without_zoo(rows), caption)
 
 
-_SLASH = "Before the slash: recall gain in % of the reference's. –: too few documents, or not significant."
+_SLASH = "Before the slash: recall gain in % of the reference's. –: unknown, or not meaningful."
 
 
 def _retained_and_share(row: Row) -> str:

@@ -23,8 +23,8 @@ AnyText = Any
 """Text as a user has it: the name of a source, or in Python texts themselves (a `datasets.Dataset`, mappings with text and source)."""
 
 
-def _sample(given: Any) -> Any:
-    return ALL if given == ALL else amount(given)
+def _sample(size: Any) -> Any:
+    return ALL if size == ALL else amount(size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +88,7 @@ def _make_slices(asked: ComparedTextOptions, models: "Sequence[ModelSpec]") -> P
     Labels with training counts are reused where none are named.
     """
     from recallkit import counting, slicing
+    from recallkit.display import console
     from recallkit.models.loading import sequences_for, usual_tokenizer
     from recallkit.storage import artifacts
     from recallkit.storage.result import REPLACE
@@ -103,12 +104,13 @@ def _make_slices(asked: ComparedTextOptions, models: "Sequence[ModelSpec]") -> P
         earlier = artifacts.manifest_options(folder / "sequences.parquet")
         if earlier is not None:  # shorter sequences, made for other models, are read by these, too
             seq_len = min(seq_len, earlier["seq_len"])
-        _say_what_is_chosen(asked, models[0], seq_len, folder)
+        _say_what_is_chosen(asked, models, tokenizer, seq_len, folder)
         sequences = slicing.check_sequences(text, folder, seq_len=seq_len, sample=asked.drawn)
         if asked.train is None and counts is None and sequences is not None:
             labels = artifacts.manifest_options(folder / "tokens.parquet") or {}
             has_counts = labels.get("counts_id") is not None
             if has_counts and labels.get("sequences_digest") == sequences["sequences_digest"]:
+                console.note(f"training counts as in the labels of {folder}, made by an earlier run")
                 return folder
         if asked.train is not None or (counts is None and (folder / COUNTS).is_file()):
             counts = folder / COUNTS
@@ -133,15 +135,25 @@ def _text_options(text: AnyText | Sequence[Any], tokenizer: str | None, split: s
         return TextOptions(texts=text, default_split=split, tokenizer=tokenizer)
 
 
-def _say_what_is_chosen(asked: ComparedTextOptions, reference: "ModelSpec", seq_len: int, folder: Path) -> None:
+def _say_what_is_chosen(
+    asked: ComparedTextOptions,
+    models: "Sequence[ModelSpec]",
+    tokenizer: str | None,
+    seq_len: int,
+    folder: Path,
+) -> None:
     """A line on what the user did not choose."""
     from recallkit.display import console
     from recallkit.display.cells import abbreviate
     from recallkit.models.devices import main_device
 
     drawn = "all of the text" if asked.drawn is None else f"a sample of at most {abbreviate(asked.drawn.tokens)} tokens"
-    tokens = f"sequences of {seq_len:,} tokens of {reference.shown}'s tokenizer"
-    console.note(f"{drawn}, in {tokens}, on {main_device(asked.device)}; everything is written to {folder}")
+    whose = "the built-in" if tokenizer is None else f"{models[0].shown}'s"
+    devices = {str(main_device(spec.device or asked.device)) for spec in models}
+    console.note(
+        f"{drawn}, in sequences of {seq_len:,} tokens of {whose} tokenizer, "
+        f"on {' and '.join(sorted(devices))}; everything is written to {folder}"
+    )
 
 
 def rest_of_text(slices: Path, models: "Sequence[ModelSpec]") -> str | None:

@@ -274,14 +274,14 @@ def _legend(comparison: Comparison) -> dict[str, str]:
     totals, first = comparison.totals, comparison.models[0]
     every, hits, repeated = (totals[first, slice_] for slice_ in ("all", "ar_hit", "repeated"))
     rare, share = comparison.manifest["slices"]["max_count"], percent(hits["share_of_tokens"], 2)
-    more, seen = "", ""
+    more, rarely = "", ""
     if comparison.has_counts:
         more = f", and that of all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of the tokens"
-        seen = f" and was seen at most {rare:,} times in training"
+        rarely = f" and was seen at most {rare:,} times in training"
     what = comparison.hit
     return {
         what[0].upper() + what[1:]: "the last token of a bigram that is in the context already"
-        f"{seen}; {share} of {every['tokens']:,} tokens",
+        f"{rarely}; {share} of {every['tokens']:,} tokens",
         "Line": "from the mean probability where these bigrams first occur (grey) to that where they "
         "return (orange); its length is the recall gain",
         "Retained": "the model's recall gain, in per cent of the reference's",

@@ -105,6 +105,12 @@ ONE = {
         "is no recall to retain. "
         f"{HITS} m is 0.84 nats ahead (…). AR hits carry 100 % of its lead of 0.209 nats per token; all repeated bigrams carry 100 %.",
     ),
+    "a reference that gains too little": (
+        Model(0.2), {"reference": Model(0.1003)},
+        f"{REF.replace('50', '10')}, m with 20 % (10 %): ref's recall gain is not shown to exceed 0.1 points (0.0 points, 0.0 to 0.0), "
+        f"so there is no recall to retain. {HITS} m is 0.69 nats ahead (0.69 to 0.69). AR hits carry 100 % of its lead of 0.173 nats "
+        "per token; all repeated bigrams carry 100 %.",
+    ),
     "a reference that forgets": (
         Model(0.2), {"reference": Model(0.05)},
         f"{REF.replace('50', '5.0')}, m with 20 % (10 %): ref's recall gain is not shown to exceed 0.1 points (-5.0 points, -5.0 to "

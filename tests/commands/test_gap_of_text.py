@@ -218,3 +218,16 @@ def test_a_report_never_scores(run, here):
         assert done.returncode != 0
         assert done.stdout == ""
     assert "run `recallkit demo` first" in run("report").stderr
+
+
+def test_what_the_program_chooses_is_said(run, here):
+    """The built-in text, the built-in tokenizer, and counts of an earlier run: where they are not what the user named, and only there."""
+    said = {words: run(*words).stderr for words in (("score", "nowhere"), ("score", "zoo:nowhere"), ("score", "nowhere", "--slices", "s"))}
+    assert ["no --slices: this is measured on the built-in text" in line for line in said.values()] == [True, False, False]
+    counted = [run("count", "train.jsonl", *words, "-o", f"{len(words)}.duckdb").stderr for words in ((), ("--tokenizer", "neox"))]
+    assert ["no --tokenizer is named: tokens are those of the built-in one" in line for line in counted] == [True, False]
+    words = ("gap", "neox", "mamba,device=cpu", "--text", "valid.jsonl")
+    first, again = run(*words, "--train", "train.jsonl"), run(*words)
+    assert (first.returncode, again.returncode) == (0, 0), again.stderr
+    assert ["training counts as in the labels of slices" in done.stderr for done in (first, again)] == [False, True]
+    assert again.stdout == first.stdout
