@@ -105,7 +105,7 @@ def test_another_text_goes_to_another_folder(run, here):
     refused = run("gap", "neox", "mamba", "--text", "train.jsonl")
     assert refused.returncode == 1
     assert refused.stderr.splitlines()[-1].endswith("choose another folder with --slices DIR")
-    assert run("gap", "mamba", "zoo:mamba", "--text", "valid.jsonl").returncode == 0, "shorter sequences are read by these models, too"
+    assert run("gap", "mamba", "twin=mamba", "--text", "valid.jsonl").returncode == 0, "sequences of 256 are read by these models, too"
     assert run("gap", "neox", "mamba", "--text", "train.jsonl", "--slices", "others").returncode == 0
     for words in (("--train", "train.jsonl"), ("--sample", "20k")):
         assert f"{words[0]}: goes with --text" in run("gap", "neox", "mamba", *words).stderr
@@ -114,11 +114,16 @@ def test_another_text_goes_to_another_folder(run, here):
 def test_a_sample_says_what_the_whole_would_take(run, here):
     done = run("gap", "neox", "mamba", "--text", "valid.jsonl", "--sample", "1k")
     assert done.returncode == 0, done.stderr
-    said = r"Sample: (\d+) of 30 documents, .* --sample all reads all of about ([\d.]+k) tokens, in about \d+ (?:seconds|minutes) here"
-    drawn, whole = re.search(said, done.stderr).groups()
+    said = r"Sample: (\d+) of 30 documents, .* --sample all reads all of about ([\d.]+k) tokens, in about (\d+) (seconds|minutes) here"
+    drawn, whole, number, unit = re.search(said, done.stderr).groups()
     manifest = artifacts.read_manifest(here / "slices" / "tokens.parquet")
     assert manifest["num_rows"] < 1100
     assert int(drawn) == manifest["drawn"]["documents"]
+    lists = [here / "slices/manifest.json", *(here / "slices/scores").glob("*.json")]
+    seconds = sum(json.loads(path.read_text())["timings"]["seconds"] for path in lists)
+    factor = manifest["drawn"]["of_tokens"] / manifest["num_rows"]
+    assert len(lists) == 3
+    assert int(number) * {"seconds": 1, "minutes": 60}[unit] == pytest.approx(seconds * factor, rel=0.25, abs=1)
     every = run("slice", "valid.jsonl", "--for", "neox", "--json", "-o", "whole")
     tokens = artifacts.read_manifest(here / "whole" / "tokens.parquet")["num_rows"]
     assert every.returncode == 0
