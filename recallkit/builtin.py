@@ -74,7 +74,8 @@ def slices(*, force: bool = False) -> Path:
 
 
 def named_slices(directory: File | None, models: Sequence[ModelSpec] = ()) -> Path:
-    """The slice directory that is named, else the built-in one, which is said where a model is not made for it."""
+    """The slice directory that is named, else the built-in one, which is said where a model is not
+    made for it."""
     if directory is None and not all(spec.location.startswith((zoo.PREFIX, "control:")) for spec in models):
         console.note("no --slices: this is measured on the built-in text of 100k tokens")
     return path(directory) or slices()

@@ -1,7 +1,8 @@
-"""Groups of options, each declared once: how text is read, how models are run, what is measured, what is written.
+"""Groups of options, each declared once: how text is read, how models are run, what is measured,
+what is written.
 
-A command's options derive from the groups that it takes, and its instance is handed on as such a group. What a package below the
-commands does not need as a whole is declared with its command.
+A command's options derive from the groups that it takes, and its instance is handed on as such a
+group. What a package below the commands does not need as a whole is declared with its command.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -397,7 +398,8 @@ class RecallOptions(PromptOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class MqarOptions(EvaluationOptions):
-    """Which made-up pairs models are to recall, and how they are run: sequences are batched by tokens, and never cut."""
+    """Which made-up pairs models are to recall, and how they are run: sequences are batched by
+    tokens, and never cut."""
 
     context: int | None = field(default=None, init=False)
     task: str = option(
@@ -535,7 +537,8 @@ class FarContextOptions(Options):
 
 
 SAMPLES, BUILTIN_SAMPLES = 2000, 300
-"""Tokens that `intervene` samples from each slice; fewer for the built-in models, because there are ten."""
+"""Tokens that `intervene` samples from each slice; fewer for the built-in models, because there are
+ten."""
 
 
 @dataclass(frozen=True, kw_only=True)

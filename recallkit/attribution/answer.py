@@ -55,7 +55,8 @@ def _of_one(reference: str, model: str, totals: Totals) -> str:
 
 
 def is_of_rare(hits: Row) -> bool:
-    """Whether the tokens of a row are AR hits; without training counts all repeated bigrams take their place."""
+    """Whether the tokens of a row are AR hits; without training counts all repeated bigrams take
+    their place."""
     return bool(hits["slice"] == "ar_hit")
 
 
@@ -75,7 +76,8 @@ def _on_hits(hits: Row) -> str:
 
 
 def _twice(hits: Row, side: str, where: str = "") -> str:
-    """The mean probability of AR hits, and that of the first occurrences of their bigrams: `45 % (4.1 % at ...)`."""
+    """The mean probability of AR hits, and that of the first occurrences of their bigrams: `45 %
+    (4.1 % at ...)`."""
     first = " ".join(filter(None, [whole(hits[f"first_p_{side}"]), where]))
     return f"{whole(hits[f'p_{side}'])} ({first})"
 
@@ -109,7 +111,8 @@ def _of_hits(reference: str, model: str, totals: Totals) -> str:
 
 
 def _behind(row: Row, reference: str) -> str:
-    """`is 3.37 nats behind (3.05 to 3.65)`; `does not differ significantly ...` where the gap of these tokens may be zero."""
+    """`is 3.37 nats behind (3.05 to 3.65)`; `does not differ significantly ...` where the gap of
+    these tokens may be zero."""
     delta = row["delta_nll"]
     side = "behind" if delta > 0 else "ahead"
     if row["delta_nll_ci_low"] is None:

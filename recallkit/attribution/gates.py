@@ -105,7 +105,8 @@ def resolve_gates(gates: Sequence[Gate], given: Sequence[Slice]) -> list[Gate]:
 
 
 def check_gates(gates: Sequence[Gate], tokens: LabelledTokens) -> None:
-    """Raises UserError where a gate is on a slice that labels without training counts do not have."""
+    """Raises UserError where a gate is on a slice that labels without training counts do not
+    have."""
     of_counts = (gate for gate in gates if gate.slice in HITS_OF_REPEATED.values())
     if not tokens.has_counts and (unknown := next(of_counts, None)):
         problem = "labelled without training counts, so that no token is known to be in this slice"

@@ -34,14 +34,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GapTables(Shown):
-    """The gap of each model to the reference, and the recall of both. NLLs are in nats per token, shares are fractions.
+    """The gap of each model to the reference, and the recall of both. NLLs are in nats per token,
+    shares are fractions.
 
-    All but by_document have a row for each `model` and what the table is by. In each, of the row's tokens: `nll_*` and `ppl_*` of
-    both sides; `delta_nll`, the gap; `gap_share`, the part of the gap of all tokens that is in the row; `gain_*`, recall gain,
-    the mean of p(token) less p(token at the first occurrence of its bigram in the sequence), a fraction; `retained`, the
-    model's over the reference's, null where the reference's is not shown to exceed 0.001. `*_ci_low` and `*_ci_high`: 95 % intervals
-    (`measure.ratio.ratio`) over `clusters`, documents or what else is resampled, of `effective_clusters`. `void`: the gap share means
-    nothing, which `note` explains.
+    All but by_document have a row for each `model` and what the table is by. In each, of the row's
+    tokens: `nll_*` and `ppl_*` of both sides; `delta_nll`, the gap; `gap_share`, the part of the
+    gap of all tokens that is in the row; `gain_*`, recall gain, the mean of p(token) less p(token
+    at the first occurrence of its bigram in the sequence), a fraction; `retained`, the model's over
+    the reference's, null where the reference's is not shown to exceed 0.001. `*_ci_low` and
+    `*_ci_high`: 95 % intervals (`measure.ratio.ratio`) over `clusters`, documents or what else is
+    resampled, of `effective_clusters`. `void`: the gap share means nothing, which `note` explains.
 
     gap: source (ALL first) x slice (all, ar_hit, other, repeated, then the requested ones); shares are within the same source.
     `p_*`, `first_p_*`: mean probabilities of the tokens and at the first occurrences of their bigrams. `control_share`: the share
@@ -134,11 +136,13 @@ def attribute_gap(
 
 
 HITS_OF_REPEATED = {"repeated": "ar_hit", "not_repeated": "other"}
-"""Slices of a comparison without training counts, and those whose place they take: all repeated bigrams, that of AR hits."""
+"""Slices of a comparison without training counts, and those whose place they take: all repeated
+bigrams, that of AR hits."""
 
 
 def has_counts(slices: Mapping[str, Any]) -> bool:
-    """Whether training counts are known, by the labels' manifest: they tell AR hits from other repeated bigrams."""
+    """Whether training counts are known, by the labels' manifest: they tell AR hits from other
+    repeated bigrams."""
     return slices["counts"] is not None
 
 
@@ -148,9 +152,11 @@ def hit_of(slices: Mapping[str, Any]) -> str:
 
 
 def rows_by_slice(frame: pl.DataFrame) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """(model, source, slice) -> row of the gap table; the source ALL is all of them, even if one is called so.
+    """(model, source, slice) -> row of the gap table; the source ALL is all of them, even if one is
+    called so.
 
-    Without training counts the rows of `HITS_OF_REPEATED` are also those of AR hits and other tokens: their `slice` says what they are.
+    Without training counts the rows of `HITS_OF_REPEATED` are also those of AR hits and other
+    tokens: their `slice` says what they are.
     """
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for row in frame.to_dicts():  # the totals of each model come first
@@ -162,7 +168,8 @@ def rows_by_slice(frame: pl.DataFrame) -> dict[tuple[str, str, str], dict[str, A
 
 
 def _of_repeated(frames: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
-    """The tables with empty ones of training counts; rows of AR hits are named for what they are, all repeated bigrams."""
+    """The tables with empty ones of training counts; rows of AR hits are named for what they are,
+    all repeated bigrams."""
     import polars as pl
 
     names = {hits: repeated for repeated, hits in HITS_OF_REPEATED.items()}

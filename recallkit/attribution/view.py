@@ -348,7 +348,8 @@ def thresholds_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
 
 
 def control_table(tables: GapTables, hits: str) -> Table:
-    """How far each model is behind on AR hits, and the share of the gap beside its control. `hits`: what the tokens are called."""
+    """How far each model is behind on AR hits, and the share of the gap beside its control. `hits`:
+    what the tokens are called."""
     by_key = _rows(tables)
     columns: dict[str, Cell] = {
         "model": cells.name("model"),
@@ -368,7 +369,8 @@ def control_table(tables: GapTables, hits: str) -> Table:
 
 
 def by_source_table(tables: GapTables, hits: str, most_columns: int | None = None) -> Table | None:
-    """What is retained and the share of the gap by source, the largest first; None if there is only one source. `hits`: as above."""
+    """What is retained and the share of the gap by source, the largest first; None if there is only
+    one source. `hits`: as above."""
     by_key, models = _rows(tables), _models(tables)
     sources = [source for (model, source, kind) in by_key if (model, kind) == (models[0], "ar_hit") and source != "ALL"]
     if len(sources) < 2:

@@ -1,4 +1,5 @@
-"""The slice directory on which `gap` compares models: one that is there, the built-in one, or one that is made here of a text."""
+"""The slice directory on which `gap` compares models: one that is there, the built-in one, or one
+that is made here of a text."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ _OTHER_FOLDER = "choose another folder with --slices DIR"
 """Nothing is replaced in a slice directory: scores in it may have taken days."""
 
 AnyText = Any
-"""Text as a user has it: the name of a source, or in Python texts themselves (a `datasets.Dataset`, mappings with text and source)."""
+"""Text as a user has it: the name of a source, or in Python texts themselves (a `datasets.Dataset`,
+mappings with text and source)."""
 
 
 def _sample(size: Any) -> Any:
@@ -73,9 +75,11 @@ class ComparedTextOptions(ScoringOptions, ComparedText):
 
 
 def slices_of(asked: ComparedTextOptions, models: "Sequence[ModelSpec]") -> Path:
-    """The slice directory on which these models are compared, the reference first; made where a text is named.
+    """The slice directory on which these models are compared, the reference first; made where a
+    text is named.
 
-    Raises UserError for everything a user can correct, before text is counted where that is possible.
+    Raises UserError for everything a user can correct, before text is counted where that is
+    possible.
     """
     from recallkit import builtin
 
@@ -127,7 +131,8 @@ def _make_slices(asked: ComparedTextOptions, models: "Sequence[ModelSpec]") -> P
 
 
 def _text_options(text: AnyText | Sequence[Any], tokenizer: str | None, split: str) -> TextOptions:
-    """The text, by its names or as it is; what can be read only once is kept, for it is read again."""
+    """The text, by its names or as it is; what can be read only once is kept, for it is read
+    again."""
     text = list(text) if isinstance(text, Iterator) else text
     try:
         return TextOptions(names(text), default_split=split, tokenizer=tokenizer)
@@ -157,7 +162,8 @@ def _say_what_is_chosen(
 
 
 def rest_of_text(slices: Path, models: "Sequence[ModelSpec]") -> str | None:
-    """What was drawn, how much more text there is, and how long all of it would take; None where all of it was read."""
+    """What was drawn, how much more text there is, and how long all of it would take; None where
+    all of it was read."""
     from recallkit.display.cells import abbreviate
     from recallkit.scoring.identity import score_timings
     from recallkit.slicing.view import what_is_drawn

@@ -203,10 +203,12 @@ def valid(cell: Cell) -> Cell:
 
 
 def resampled(row: Row, units: str = "cluster", noun: str | None = None, which: str = "") -> str:
-    """What intervals resample, from the columns CLUSTERs and effective_CLUSTERs: `a bootstrap over 75 documents (effective number 71.2)`.
+    """What intervals resample, from the columns CLUSTERs and effective_CLUSTERs: `a bootstrap over
+    75 documents (effective number 71.2)`.
 
-    With effectively fewer than MIN_CLUSTERS units there is no interval. With fewer than MANY the sentence adds how rare a kind of text can
-    be and yet be missing from the sample, which no resample shows: it is absent from more than one in twenty samples of that size.
+    With effectively fewer than MIN_CLUSTERS units there is no interval. With fewer than MANY the
+    sentence adds how rare a kind of text can be and yet be missing from the sample, which no
+    resample shows: it is absent from more than one in twenty samples of that size.
     """
     number, effective, noun = row[f"{units}s"], row[f"effective_{units}s"], noun or row[units]
     if effective < MIN_CLUSTERS:

@@ -139,7 +139,8 @@ PLACES = {
 
 
 def print_page(path: Path) -> None:
-    """`Page: PATH` on one line, never folded; where the terminal has links (OSC 8), the path opens the page."""
+    """`Page: PATH` on one line, never folded; where the terminal has links (OSC 8), the path opens
+    the page."""
     from rich.style import Style
     from rich.text import Text
 

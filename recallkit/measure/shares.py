@@ -31,7 +31,8 @@ MODEL_LIKE_UNIFORM = "the model predicts no better than a uniform guess"
 REFERENCE_LIKE_UNIFORM = "the reference predicts no better than a uniform guess"
 ALL_TOKENS = "a slice of all tokens: its share is 100 % by definition"
 LEAST_GAIN = 0.001
-"""Recall of a reference, a probability, of which a part can be retained: a random model gains less, for other reasons than recall."""
+"""Recall of a reference, a probability, of which a part can be retained: a random model gains less,
+for other reasons than recall."""
 EMPTY_SLICE, NO_HITS = "no tokens in this slice", "no token is an AR hit"
 
 
@@ -66,7 +67,8 @@ def gap_figures(table: TableSums, whole: TableSums, model: int, num_resamples: i
 
 
 def retained(gain: Sum, reference: Sum, tokens: Sum, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> Ratio:
-    """A model's recall over the reference's, of the same `tokens`; NaN where that one is not shown to exceed LEAST_GAIN."""
+    """A model's recall over the reference's, of the same `tokens`; NaN where that one is not shown
+    to exceed LEAST_GAIN."""
     is_shown = ratio(reference, tokens, num_resamples, seed).low > LEAST_GAIN
     figure = ratio(gain, reference, num_resamples, seed)
     value, low, high = (np.where(is_shown, end, np.nan) for end in (figure.value, figure.low, figure.high))

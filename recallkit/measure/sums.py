@@ -153,7 +153,8 @@ def add_up(
     clean: bool = False,
     every_table: bool = True,
 ) -> Sums:
-    """The sums of `tokens` under all `scores`: of the slices of every comparison and `slices`, and of all tables.
+    """The sums of `tokens` under all `scores`: of the slices of every comparison and `slices`, and
+    of all tables.
 
     `cluster`: one of CLUSTERS. `clean`: without tokens known to be in the training text. `every_table`: else slices alone; those by
     training count only where that is known.

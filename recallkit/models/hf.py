@@ -129,9 +129,10 @@ def identify(request: ModelRequest) -> str:
 def facts(request: ModelRequest) -> ModelFacts | None:
     """Of a directory or hub id: from its config and from the model made of it without weights.
 
-    So what is wrong with the last of several models is reported before hours of work with the first. Of an adapter those of the model
-    that it changes, without the vocabulary, which it may enlarge. None for a GGUF file, whose header takes seconds.
-    Raises UserError for what is not a model, and for a config that asks for impossible sizes.
+    So what is wrong with the last of several models is reported before hours of work with the
+    first. Of an adapter those of the model that it changes, without the vocabulary, which it may
+    enlarge. None for a GGUF file, whose header takes seconds. Raises UserError for what is not a
+    model, and for a config that asks for impossible sizes.
     """
     path = Path(request.spec)
     if path.is_file():

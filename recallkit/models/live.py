@@ -86,7 +86,8 @@ def facts(request: ModelRequest) -> ModelFacts:
 
 
 def check_alone(model: ModelSpec, workers: WorkerOptions) -> None:
-    """Raises UserError where several processes are to run a live model, which is in this one alone, or one spread over all devices."""
+    """Raises UserError where several processes are to run a live model, which is in this one alone,
+    or one spread over all devices."""
     if workers.workers == 1 and workers.engine == "local":
         return
     if model.is_live:

@@ -233,13 +233,15 @@ def sequences_for(
     seq_len: int | None = None,
     options: ModelOptions = ModelOptions(),
 ) -> tuple[str | None, int]:
-    """The tokenizer, as `load_tokenizer` takes it, and the predictions of a sequence with which text is sliced for these models.
+    """The tokenizer, as `load_tokenizer` takes it, and the predictions of a sequence with which
+    text is sliced for these models.
 
-    `tokenizer`, its `end_token` and `seq_len` are those that the user chose. Else the tokenizer is that of all models, None if all are
-    control models, and a sequence as long as the smallest context, at most config.SEQ_LEN. A model of the zoo with another tokenizer
-    reads any sequence, in windows. With options of scoring the models must fit into memory.
-    Raises UserError for what `check_model` refuses, for a model without a tokenizer, for models with
-    different ones, and for sequences that one of them cannot read at once.
+    `tokenizer`, its `end_token` and `seq_len` are those that the user chose. Else the tokenizer is
+    that of all models, None if all are control models, and a sequence as long as the smallest
+    context, at most config.SEQ_LEN. A model of the zoo with another tokenizer reads any sequence,
+    in windows. With options of scoring the models must fit into memory. Raises UserError for what
+    `check_model` refuses, for a model without a tokenizer, for models with different ones, and for
+    sequences that one of them cannot read at once.
     """
     from recallkit.text.tokenizers import load_tokenizer
 

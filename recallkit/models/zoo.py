@@ -124,9 +124,11 @@ def _sized(layer: LayerConfig, place: int, num_layers: int, size: Size, context:
 
 _FOLDER = Path(str(files("recallkit"))) / "data" / "zoo"
 TRAINING_BIGRAMS = _FOLDER / "training_bigrams.parquet"
-"""Columns first, second, count: the exact bigram counts of the tokens that every shipped model was trained on.
+"""Columns first, second, count: the exact bigram counts of the tokens that every shipped model was
+trained on.
 
-In its footer is what held-out text of that kind finds unseen, measured on the training text made again (docs/zoo.md).
+In its footer is what held-out text of that kind finds unseen, measured on the training text made
+again (docs/zoo.md).
 """
 
 

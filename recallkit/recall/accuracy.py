@@ -5,10 +5,10 @@ Several rows may query one document and are then dependent, so the document (in 
 is the unit. Every figure is a ratio of two sums over documents, r = sum y_d / sum n_d, with y_d of
 the n_d rows of document d right, or y_d nats of its n_d answers; so is a difference, since two
 models answer the same rows. Mean NLLs have the intervals of every ratio (`measure.ratio.ratio`).
-Shares may be 0 or 1, or agree in every document, and then resamples all agree, however uncertain that is:
-theirs come from the variance of the linearised residuals u_d = (y_d - r n_d) / sum n (Cochran,
-Sampling Techniques, 1977, section 6.3), v = k / (k - 1) sum u_d^2 for k documents, with the
-effective number of documents m and the degrees of freedom of all intervals
+Shares may be 0 or 1, or agree in every document, and then resamples all agree, however uncertain
+that is: theirs come from the variance of the linearised residuals u_d = (y_d - r n_d) / sum n
+(Cochran, Sampling Techniques, 1977, section 6.3), v = k / (k - 1) sum u_d^2 for k documents, with
+the effective number of documents m and the degrees of freedom of all intervals
 (`measure.ratio.Spread`). docs/intervals.md has the coverage on real rows.
 """
 

@@ -78,11 +78,13 @@ def plan_scores(
     share: Share | None = None,
     quiet: bool = False,
 ) -> list[ScoringPlan]:
-    """Finds models, tokenizers and finished scores, and checks what can be checked before a weight is read.
+    """Finds models, tokenizers and finished scores, and checks what can be checked before a weight
+    is read.
 
-    So what is wrong with the last model is reported before hours of work with the first. `share`: only these parts are made, and
-    nothing is joined. `quiet`: no note where a model without a tokenizer is assumed to read the ids of the slices, nor on what is read
-    before every sequence. Raises UserError for everything a user can correct.
+    So what is wrong with the last model is reported before hours of work with the first. `share`:
+    only these parts are made, and nothing is joined. `quiet`: no note where a model without a
+    tokenizer is assumed to read the ids of the slices, nor on what is read before every sequence.
+    Raises UserError for everything a user can correct.
     """
     if options.counts is not None:
         read_meta(path(options.counts))

@@ -59,7 +59,8 @@ class OpenText:
             self.corpus = open_corpus(options.source_names, fields, default_split=options.default_split)
 
     def note_end(self) -> None:
-        """Says which token ends documents, and why, where the user named a tokenizer; else whose the built-in one is."""
+        """Says which token ends documents, and why, where the user named a tokenizer; else whose
+        the built-in one is."""
         names = self.options.source_names
         if self.options.tokenizer is None and not all(name.startswith("demo:") for name in names):
             own = f"the built-in one of {self.tokenizer.vocab_size:,} entries, made for the zoo"
@@ -141,7 +142,8 @@ class OpenText:
         return [redacted(shard.name) for shard in self.corpus.shards]
 
     def named(self) -> dict[str, Any]:
-        """What a manifest records besides what determines the ids: names of the tokenizer and the shards."""
+        """What a manifest records besides what determines the ids: names of the tokenizer and the
+        shards."""
         return {"tokenizer": self.tokenizer.describe(), "names": self.names()}
 
     def encoded(self, start: Position, stop: int | None = None) -> Iterator[EncodedDocuments]:

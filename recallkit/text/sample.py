@@ -86,11 +86,13 @@ class _Source:
 
 
 def draw(documents: Iterable[Document], sample: Sample, tokenizer: TextTokenizer) -> Drawn:
-    """Draws documents, about `sample.tokens` tokens of them, of each source as large a part as it has of the text.
+    """Draws documents, about `sample.tokens` tokens of them, of each source as large a part as it
+    has of the text.
 
-    In random order, documents that are longer than the room left in their source's part are skipped; the first of a source may take
-    `_FIRST_PART` of the sample. Where the sample is not `_NEAR` its size, all parts are enlarged alike. Raises UserError where no
-    document is short enough.
+    In random order, documents that are longer than the room left in their source's part are
+    skipped; the first of a source may take `_FIRST_PART` of the sample. Where the sample is not
+    `_NEAR` its size, all parts are enlarged alike. Raises UserError where no document is short
+    enough.
     """
     sources: dict[str, _Source] = {}
     for document in documents:

@@ -1,8 +1,10 @@
-"""Key-value lists, on which the zoo's models begin, so that recall is there before text: the curriculum of docs/zoo.md.
+"""Key-value lists, on which the zoo's models begin, so that recall is there before text: the
+curriculum of docs/zoo.md.
 
     k1 v1 k2 v2 k3 v3  k2 v2 k3 v3 k3 v3 k1 v1 ...
 
-First of few different ids, whose softmax is among these alone, then of all, until lists of 4 and of 16 pairs in 256 ids are answered.
+First of few different ids, whose softmax is among these alone, then of all, until lists of 4 and of
+16 pairs in 256 ids are answered.
 """
 
 from __future__ import annotations
