@@ -58,7 +58,8 @@ class ComparedText(Options):
         super().__post_init__()
         for flag, value in (("--train", self.train), ("--sample", self.sample)):
             if value is not None and self.text is None:
-                raise UsageError("goes with --text", where=flag, remedy="name the text to compare on with --text")
+                remedy = "name the text to compare on with --text"
+                raise UsageError("goes with --text", where=flag, remedy=remedy)
 
     @property
     def drawn(self) -> "Sample | None":
@@ -83,7 +84,9 @@ def slices_of(asked: ComparedTextOptions, models: "Sequence[ModelSpec]") -> Path
     """
     from recallkit import builtin
 
-    return builtin.named_slices(asked.slices, models) if asked.text is None else _make_slices(asked, models)
+    if asked.text is None:
+        return builtin.named_slices(asked.slices, models)
+    return _make_slices(asked, models)
 
 
 def _make_slices(asked: ComparedTextOptions, models: "Sequence[ModelSpec]") -> Path:
@@ -98,7 +101,8 @@ def _make_slices(asked: ComparedTextOptions, models: "Sequence[ModelSpec]") -> P
     from recallkit.storage.result import REPLACE
 
     if asked.train is not None and asked.counts is not None:
-        raise UsageError("two sources of counts", where="--train and --counts", remedy="give one of them")
+        where = "--train and --counts"
+        raise UsageError("two sources of counts", where=where, remedy="give one of them")
     folder = path(asked.slices) or Path("slices")
     tokenizer = usual_tokenizer(models[0].location, models[0].tokenizer or asked.model_tokenizer)
     tokenizer, seq_len = sequences_for(models, tokenizer, options=asked)
@@ -119,8 +123,13 @@ def _make_slices(asked: ComparedTextOptions, models: "Sequence[ModelSpec]") -> P
         if asked.train is not None or (counts is None and (folder / COUNTS).is_file()):
             counts = folder / COUNTS
         if asked.train is not None:
-            workers = CountingOptions(workers=asked.workers, engine=asked.engine, address=asked.address)
-            counting.count(_text_options(asked.train, tokenizer, "train"), folder / COUNTS, options=workers)
+            workers = CountingOptions(
+                workers=asked.workers,
+                engine=asked.engine,
+                address=asked.address,
+            )
+            training = _text_options(asked.train, tokenizer, "train")
+            counting.count(training, folder / COUNTS, options=workers)
         slicing.slice_text(text, folder, counts=counts, seq_len=seq_len, sample=asked.drawn)
     except UserError as error:
         if "--force" not in (error.remedy or ""):
@@ -152,7 +161,9 @@ def _say_what_is_chosen(
     from recallkit.display.cells import abbreviate
     from recallkit.models.devices import main_device
 
-    drawn = "all of the text" if asked.drawn is None else f"a sample of at most {abbreviate(asked.drawn.tokens)} tokens"
+    drawn = "all of the text"
+    if asked.drawn is not None:
+        drawn = f"a sample of at most {abbreviate(asked.drawn.tokens)} tokens"
     whose = "the built-in" if tokenizer is None else f"{models[0].shown}'s"
     devices = {str(main_device(spec.device or asked.device)) for spec in models}
     console.note(
@@ -177,7 +188,8 @@ def rest_of_text(slices: Path, models: "Sequence[ModelSpec]") -> str | None:
         return None
     timings = [read_timings(slices / MANIFEST), *(score_timings(slices, model) for model in models)]
     part = manifest["num_rows"] / drawn["of_tokens"]
-    line = f"{what_is_drawn(manifest)} --sample all reads all of about {abbreviate(drawn['of_tokens'])} tokens"
+    every = f"all of about {abbreviate(drawn['of_tokens'])} tokens"
+    line = f"{what_is_drawn(manifest)} --sample all reads {every}"
     if any(timing is None or timing["resumed"] for timing in timings):
         return line
     seconds = sum(timing["seconds"] for timing in timings if timing is not None) / part
