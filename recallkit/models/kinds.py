@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import registry
-from recallkit.models import published, rwkv_file, user, zoo
+from recallkit.models import published, recorded, rwkv_file, user, zoo
 from recallkit.models.spec import LIVE
 from recallkit.text.tokenizers import BUILTIN
 
@@ -44,8 +44,14 @@ class ModelKind:
     """For `recallkit models`: a line of description for each form of its names."""
     tokenizer: str | None = None
     """The tokenizer of all models of this kind: a hub id, or the built-in one."""
+    called: str = "a model"
+    """What messages call one."""
     is_control: bool = False
     """Whether it is computed from training counts: exactly, from the slices' own tokens, without a precision or a state."""
+    is_run: bool = True
+    """Whether it is run here, on a device, in a precision, on ids of its own tokenizer; control models and recorded NLLs are not."""
+    has_logits: bool = True
+    """Whether it gives predictions over the whole vocabulary."""
     reads_builtin_tokenizer: bool = False
     """Whether it reads ids of the built-in tokenizer where no other is named: it was trained on them, or is made for any."""
 
@@ -107,7 +113,19 @@ KINDS: tuple[ModelKind, ...] = (
             "control:bigram": "interpolated bigram model from the counts table: knows training, remembers no context",
             "control:recall": "control:bigram mixed with a cache of this context's bigrams: its lead over control:bigram is the cache's",
         },
+        called="a control model",
         is_control=True,
+        is_run=False,
+        has_logits=False,
+    ),
+    ModelKind(
+        "recorded",
+        "recorded",
+        recorded.is_recorded,
+        {"FILE.npy": "recorded NLLs of the slices' tokens, made by any program; also .safetensors, .parquet and .arrow (docs/nlls.md)"},
+        called="a file of recorded NLLs",
+        is_run=False,
+        has_logits=False,
     ),
     ModelKind(
         "construction",
@@ -124,7 +142,10 @@ KINDS: tuple[ModelKind, ...] = (
         "control",
         lambda spec: spec == COPY_CONTROL,
         {COPY_CONTROL: "finds the query in its prompt and copies what follows; only for eval-recall"},
+        called="a control model",
         is_control=True,
+        is_run=False,
+        has_logits=False,
     ),
     ModelKind(
         "transformers",
@@ -164,6 +185,8 @@ KINDS: tuple[ModelKind, ...] = (
         {
             "openai:URL#MODEL": "a model behind a server that gives log probabilities of prompts (vLLM, SGLang), such as http://localhost:8000/v1"
         },
+        called="a model behind a server",
+        has_logits=False,
     ),
     ModelKind(
         "user",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import config, plugins
 from recallkit.errors import UsageError, UserError
-from recallkit.models import zoo
+from recallkit.models import recorded, zoo
 from recallkit.models.ablation import ablate
 from recallkit.models.checkpoint_files import TOKENIZER_FILES
 from recallkit.models.devices import check_fits, is_balanced, main_device
@@ -41,13 +41,13 @@ def identify_model(request: ModelRequest) -> str:
     Raises UserError where there is no such model, it has no mixers and some are to be replaced, or it has no variants.
     """
     kind = kind_of(request.spec)
-    if request.ablation is not None and kind.is_control:
-        raise UserError("a control model is made of counts and has no mixers", where=request.spec, remedy="leave out ablate")
+    if request.ablation is not None and not kind.is_run:
+        raise UserError(f"{kind.called} has no mixers", where=request.spec, remedy="leave out ablate")
     changes = [] if request.ablation is None else [str(request.ablation)]
     if request.variant is not None:
-        if kind.is_control or kind.name == "server" or request.module is not None:
-            kinds = "a control model" if kind.is_control else "a model behind a server" if kind.name == "server" else "a live model"
-            raise UserError(f"{kinds} has no variants", where=request.name, remedy=f"leave out {request.variant}")
+        if not kind.has_logits or request.module is not None:
+            called = "a live model" if kind.has_logits else kind.called
+            raise UserError(f"{called} has no variants", where=request.name, remedy=f"leave out {request.variant}")
         changes.append(request.variant.identify())
     return artifacts.digest_json([kind.identify(request), *changes]) if changes else kind.identify(request)
 
@@ -90,6 +90,8 @@ def choose_prefix(request: ModelRequest, tokenizer: TextTokenizer, bos: str | No
         return NO_PREFIX
     kind = kind_of(request.spec)
     if bos in (None, "auto"):
+        if kind.name == "recorded":
+            return recorded.prefix_of(request, tokenizer)
         is_ours = kind.is_control or kind.reads_builtin_tokenizer or _is_trained_here(request)
         return NO_PREFIX if is_ours else tokenizer.prefix
     if kind.is_control:
@@ -133,7 +135,7 @@ def check_model(request: ModelRequest) -> ModelFacts:
     Raises UserError for a device, files or a package that are missing, unreadable files, and a vocabulary too small for what is read.
     """
     kind = kind_of(request.spec)
-    if not kind.is_control:
+    if kind.is_run:
         main_device(request.device)
         _check_balanced(request)
     facts = kind.facts(request) or ModelFacts()
@@ -152,7 +154,7 @@ def check_memory(request: ModelRequest, facts: ModelFacts) -> None:
 def _check_balanced(request: ModelRequest) -> None:
     """Raises UserError for `device=balanced` where weights cannot be spread over devices."""
     kind = kind_of(request.spec)
-    if kind.is_control or not is_balanced(request.device):
+    if not kind.is_run or not is_balanced(request.device):
         return
     if not kind.can_balance(request):
         raise UserError(

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from recallkit.text.special_tokens import Prefix
 
-AS_NAMED = "as bos= says"
-"""Why a model reads a prefix that the user names."""
+AS_NAMED, AS_RECORDED = "as bos= says", "as its file says"
+"""Why a model reads a prefix that the user names, or that recorded NLLs are said to be behind."""
 
 
 def check_ids(name: str, vocab_size: int, largest: int | None, prefix: Sequence[int] = ()) -> None:
@@ -49,7 +49,7 @@ def prefix_notes(prefixes: Mapping[str, Prefix]) -> list[str]:
     lines = []
     for prefix, models in readers.items():
         shown = models if len(models) < 4 else [*models[:2], f"{len(models) - 2} more"]
-        otherwise = "" if prefix.reason == AS_NAMED else "; bos=none prevents it"
+        otherwise = "" if prefix.reason in (AS_NAMED, AS_RECORDED) else "; bos=none prevents it"
         why = f"{prefix.reason}{otherwise}"
         lines.append(f"{', '.join(shown)}: {prefix.token} is read before every sequence ({why})")
     return lines

@@ -48,6 +48,15 @@ def as_scored(options: ScoringOptions, found: Mapping[str, Any]) -> ScoringOptio
     )
 
 
+def as_recorded(options: ScoringOptions, model: ModelSpec) -> ScoringOptions:
+    """The options, without those on how a model is run. Raises UserError where this one has such of its own."""
+    for name in ("tokenizer", "dtype", "context", "stride", "device"):
+        if getattr(model, name) is not None:
+            problem = f"{name}= is of a model that is run, and these are recorded NLLs"
+            raise UserError(problem, where=model.shown, remedy="leave it out")
+    return replace(options, model_tokenizer=None, context=None, stride=None, carry_state=False)
+
+
 def remedy(model: ModelSpec, slices: Path, options: ScoringOptions, dtype: str) -> str:
     """What to do about finished scores of another model, or made with other options than these and this precision."""
     given = {
@@ -96,9 +105,9 @@ def identity_of(request: ModelRequest, sequences: Mapping[str, Any], options: Sc
     """Everything that determines the numbers; options with their usual values are left out."""
     from recallkit.models.loading import identify_model
 
-    is_control = kind_of(request.spec).is_control
-    if is_control and (options.model_tokenizer or options.carry_state):
-        problem = "a control model reads the slices' own tokens and keeps no state"
+    kind = kind_of(request.spec)
+    if not kind.is_run and (options.model_tokenizer or options.carry_state):
+        problem = f"{kind.called} is of the slices' own tokens and keeps no state"
         raise UserError(problem, where=request.spec, remedy="leave out --model-tokenizer and --carry-state")
     chosen = {
         "tokenizer": identify_tokenizer(request.spec, options.model_tokenizer),
@@ -110,7 +119,7 @@ def identity_of(request: ModelRequest, sequences: Mapping[str, Any], options: Sc
     return {
         "model_digest": identify_model(request),
         "sequences_digest": sequences["sequences_digest"],
-        "dtype": None if is_control else request.dtype,
+        "dtype": request.dtype if kind.is_run else None,
         **{name: value for name, value in chosen.items() if value is not None},
     }
 

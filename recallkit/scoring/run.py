@@ -30,6 +30,7 @@ from recallkit.models.spec import ModelSpec, list_models
 from recallkit.options import ScoringOptions
 from recallkit.parallel.parts import JOINED, make_parts
 from recallkit.scoring.identity import (
+    as_recorded,
     as_scored,
     identity_of,
     of_model,
@@ -97,7 +98,7 @@ def plan_scores(
 
 def note_prefixes(plans: Sequence[ScoringPlan]) -> None:
     """Says so where models read different tokens before every sequence."""
-    models = [plan for plan in plans if not kind_of(plan.request.spec).is_control]
+    models = [plan for plan in plans if kind_of(plan.request.spec).is_run]
     for line in other_prefixes({plan.model.shown: plan.request.prefix.token for plan in models}):
         console.note(line)
 
@@ -125,6 +126,10 @@ class ScoringPlan:
 
         Raises UserError where windows would contain whole sequences, and for a model that cannot read so, or other ids than the slices'.
         """
+        kind = kind_of(self.request.spec)
+        if kind.name == "recorded":
+            problem = f"{kind.called} has no scores from the last ids alone"
+            raise UserError(problem, where=self.model.shown, remedy="give the model itself, or leave out the context gain")
         finished = self.result.finished()
         if self.tokenizer is not None or (finished or {}).get("tokenizer") is not None:
             problem = "another tokenizer, so its last ids cover other text than the reference's"
@@ -150,8 +155,8 @@ class ScoringPlan:
 
         for plan in (self, reference):
             kind = kind_of(plan.request.spec)
-            if kind.is_control or kind.name == "server":
-                problem = f"a {kind.name} model gives no predictions over the whole vocabulary, which a divergence needs"
+            if not kind.has_logits:
+                problem = f"{kind.called} gives no predictions over the whole vocabulary, which a divergence needs"
                 raise UserError(problem, where=plan.model.shown, remedy="leave out this model, or the divergence")
             if plan.tokenizer is not None or (plan.result.finished() or {}).get("tokenizer") is not None:
                 problem = "another tokenizer: predictions over different vocabularies have no divergence"
@@ -198,8 +203,13 @@ class ScoringPlan:
         from recallkit.models.live import evaluating
 
         options, result = self.options, self.result
+        whole = {} if self.share is None else JOINED
         if (manifest := result.finished()) is not None:
-            return {**manifest, **({} if self.share is None else JOINED), "reused": True}
+            return {**manifest, **whole, "reused": True}
+        if kind_of(self.request.spec).name == "recorded":
+            from recallkit.scoring.recorded import record
+
+            return {**record(self, self.facts(), Timings(None)), **whole}
         cut: dict[str, Any] = {"batch_tokens": amount(options.batch_tokens), "sequences_per_part": self.sequences_per_part}
         plans = self.pair or (self,)
         means = [plan.means() for plan in plans]
@@ -224,10 +234,24 @@ class ScoringPlan:
         sides: list[tuple[ScoringPlan, Which]] = list(zip(self.pair, ("scores", "reference"), strict=True))
         return [*(side for side in sides if side[0].result.finished() is None), (self, "divergence")]
 
+    def facts(self) -> dict[str, Any]:
+        """What its manifest says of the model, and of how it reads."""
+        return {
+            **self.result.stamp(),
+            "model": self.request.name,
+            "source": self.request.spec,
+            "typed": None if self.model.is_live else self.model.typed(),
+            **self.result.options,
+            "prefix": self.request.prefix.describe(),
+            "num_rows": self.sequences["num_rows"],
+            "tokenizer": None,
+            "read_exactly": None,
+        }
+
     def device(self) -> str | None:
         """Where the model is computed; None where that is not chosen here: by formulas, by a server, by the program of a live model."""
         kind = kind_of(self.request.spec)
-        if kind.is_control or kind.name == "server" or self.model.is_live:
+        if not kind.has_logits or self.model.is_live:
             return None
         return str(main_device(self.request.device))
 
@@ -302,6 +326,7 @@ def _plan(
     Result(file, "scores", {}).check_replaceable()
     found = artifacts.manifest_options(file, force=force)
     options = as_scored(of_model(options, model), {} if force else found or {})
+    options = as_recorded(options, model) if kind_of(model.location).name == "recorded" else options
     sequences = sequences_of(slices)
     request = request_of(model, sequences, options)
     check_device(request.device)
@@ -412,13 +437,7 @@ def _join(plan: ScoringPlan, job: ScoringJob, timings: Timings, which: Which) ->
     result, num_rows = plan.result, plan.sequences["num_rows"]
     variants = [side.request.variant for side in plan.pair or (plan,)]
     facts = {
-        **result.stamp(),
-        "model": plan.request.name,
-        "source": plan.request.spec,
-        "typed": None if plan.model.is_live else plan.model.typed(),
-        **result.options,
-        "prefix": plan.request.prefix.describe(),
-        "num_rows": num_rows,
+        **plan.facts(),
         "batch_tokens": job.parts.settle("batch_tokens", lambda: job.batch_tokens),
         "tokenizer": job.request.tokenizer if job.tokenizer is not None else None,
         "read_exactly": max((variant.once or 0 for variant in variants if variant is not None), default=0) or None,
