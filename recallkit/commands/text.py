@@ -163,6 +163,11 @@ class Slice(LabelledTextOptions, WritingOptions):
         flags=("--for",),
         metavar="MODEL",
     )
+    pack: bool = option(
+        "Also write the ids as arrays, to folders called pack, for programs that record NLLs (docs/nlls.md); with counts those of the "
+        "changed text of `intervene`, too.",
+        False,
+    )
 
     def __post_init__(self) -> None:
         """Raises UsageError also for two amounts of text."""
@@ -224,8 +229,26 @@ def slice_(asked: Slice) -> Outcome["Summary"]:
         limited = f"--sample {asked.limit_tokens} in place of --limit-tokens draws documents of all of the text"
         remedy = "draw more with --sample" if sample else "slice more text" if asked.limit_tokens is None else limited
         note(f"results on these slices will have no interval: {why}; {remedy}")
+    packs = _write_packs(folder, path(asked.counts)) if asked.pack else []
     summary = summarise_slices(folder / "tokens.parquet")
-    return Outcome.of(Summary(summary), lambda: look(folder, manifest, summary))
+    return Outcome.of(Summary(summary), lambda: look(folder, manifest, summary, packs))
+
+
+def _write_packs(folder: Path, counts: Path | None) -> list[Path]:
+    """The packs of a slice directory and of the changed text that `intervene` makes of it."""
+    from recallkit.counting.table import REPEATED_ONLY
+    from recallkit.display.console import note
+    from recallkit.intervening.changed_text import make_changed_text
+    from recallkit.measure.labelled import open_tokens
+    from recallkit.options import InterventionOptions
+    from recallkit.slicing.pack import write_pack
+    from recallkit.storage.timings import Timings
+
+    packs, tokens = [write_pack(folder)], open_tokens(folder / "tokens.parquet", needs_counts=False)
+    if tokens.manifest["counts"] is None or tokens.manifest["counts"].get(REPEATED_ONLY):
+        note("no pack of changed text: it is made with counts of all training bigrams (--counts)")
+        return packs
+    return [*packs, write_pack(make_changed_text(tokens, InterventionOptions(), counts, Timings()))]
 
 
 def _why_no_interval(tokens: Path) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.declarations import path
@@ -15,11 +16,14 @@ from recallkit.intervening.changed_text import make_changed_text
 from recallkit.intervening.sampling import sampled_slices
 from recallkit.intervening.tables import InterveneTables, measure
 from recallkit.measure.labelled import open_tokens
+from recallkit.models.kinds import kind_of
+from recallkit.models.recorded import file_for
 from recallkit.models.spec import list_models
 from recallkit.options import BUILTIN_SAMPLES, InterventionOptions, ScoringOptions
 from recallkit.scoring import plan_scores, score_path
 from recallkit.scoring.identity import as_scored
 from recallkit.scoring.run import note_prefixes
+from recallkit.slicing.pack import write_pack
 from recallkit.slicing.words import make_words, needed_columns
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, folder_of, read_tables, table_files, words_of
@@ -27,7 +31,6 @@ from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from recallkit.measure.labelled import LabelledTokens
     from recallkit.models.spec import ModelSpec
@@ -167,6 +170,7 @@ def _score(
     plans = plan_scores(specs, slices, scoring, share=share)
     note_prefixes(plans)
     changed = make_changed_text(tokens, options, path(scoring.counts), timings)
+    _check_recorded(specs, changed)
     of_text = {plan.model.shown: plan.run() for plan in one_after_another(plans)}
     alike = [
         _plan_alike(
@@ -179,6 +183,19 @@ def _score(
         for plan in plans
     ]
     return changed, of_text, {plan.model.shown: plan.run() for plan in one_after_another(alike)}
+
+
+def _check_recorded(specs: Sequence[ModelSpec], changed: Path) -> None:
+    """Raises UserError for recorded NLLs of the text without such of the changed text, whose pack is
+    written."""
+    for spec in specs:
+        if kind_of(spec.location).name != "recorded":
+            continue
+        pack, file = write_pack(changed), file_for(spec.location, changed)
+        if not Path(file).is_file():
+            problem = "recorded NLLs of the text, but none of the changed text"
+            remedy = f"record those of {pack / 'ids.npy'} in {file}"
+            raise UserError(problem, where=spec.shown, remedy=remedy)
 
 
 def _plan_alike(

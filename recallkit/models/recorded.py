@@ -52,6 +52,14 @@ def is_recorded(spec: str) -> bool:
     return Path(spec).suffix in (*ARRAYS, *TABLES) and not Path(spec).is_dir()
 
 
+def file_for(spec: str, slices: Path) -> str:
+    """The file of the NLLs of a slice directory: NAME itself, or of changed text NAME.changed, with
+    the same ending."""
+    path = Path(spec)
+    is_changed = (slices / "samples.parquet").is_file()
+    return str(path.with_name(f"{path.stem}.changed{path.suffix}")) if is_changed else spec
+
+
 def identify(request: ModelRequest) -> str:
     """Digest of the file and of what it says of itself. Raises AbsentError where there is none."""
     path = Path(request.spec)

@@ -42,7 +42,7 @@ def check_scores(model: str | ModelSpec, slices: Path, options: ScoringOptions =
     options = as_scored(replace(of_model(options, model), dtype=None), manifest["options"])
     sequences = sequences_of(slices)
     options = replace(options, batch_tokens=1)
-    request = replace(request_of(model, sequences, options), device="cpu", dtype="float64")
+    request = replace(request_of(model, slices, sequences, options), device="cpu", dtype="float64")
     read = read_tokenizer(request, options.model_tokenizer, slices, sequences["tokenizer"])
     request = replace(request, prefix=choose_prefix(request, read.tokenizer, model.bos))
     if list(request.prefix.ids) != manifest["prefix"]["ids"]:

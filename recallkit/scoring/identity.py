@@ -15,6 +15,7 @@ from recallkit.errors import UserError
 from recallkit.models.kinds import kind_of
 from recallkit.models.loading import identify_tokenizer, own_tokenizer, tokenizer_name
 from recallkit.models.protocol import ModelRequest
+from recallkit.models.recorded import file_for
 from recallkit.models.spec import one_model
 from recallkit.storage import artifacts
 from recallkit.storage.timings import read_timings
@@ -80,11 +81,12 @@ def sequences_of(slices: Path) -> dict[str, Any]:
     return {**sequences, "counts": tokens["counts"]}
 
 
-def request_of(model: ModelSpec, sequences: Mapping[str, Any], options: ScoringOptions) -> ModelRequest:
-    """The model as it is to be loaded."""
+def request_of(model: ModelSpec, slices: Path, sequences: Mapping[str, Any], options: ScoringOptions) -> ModelRequest:
+    """The model as it is to be loaded for a slice directory."""
     known = sequences["counts"] if options.counts is None else None
+    is_recorded = kind_of(model.location).name == "recorded"
     return ModelRequest(
-        model.location,
+        file_for(model.location, slices) if is_recorded else model.location,
         sequences["tokenizer"]["vocab_size"],
         sequences["largest_id"],
         sequences["tokenizer"],

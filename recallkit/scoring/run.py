@@ -328,7 +328,7 @@ def _plan(
     options = as_scored(of_model(options, model), {} if force else found or {})
     options = as_recorded(options, model) if kind_of(model.location).name == "recorded" else options
     sequences = sequences_of(slices)
-    request = request_of(model, sequences, options)
+    request = request_of(model, slices, sequences, options)
     check_device(request.device)
     request = replace(request, dtype=find_precision(request))
     again = remedy(model, slices, options, request.dtype)

@@ -15,7 +15,7 @@ from recallkit.storage.artifacts import MANIFEST
 from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import polars as pl
@@ -25,8 +25,11 @@ _MOST_ROWS = 20
 """Sources in the table: as many as a terminal shows; the Parquet file contains all of them."""
 
 
-def look(path: Path, manifest: Mapping[str, Any], summary: pl.DataFrame) -> Look:
-    """A slice directory as people see it, by its `summarise_slices`; `manifest` is that of the labels, with `reused` if none were made."""
+def look(path: Path, manifest: Mapping[str, Any], summary: pl.DataFrame, packs: Sequence[Path] = ()) -> Look:
+    """A slice directory as people see it, by its `summarise_slices`; `manifest` is that of the labels, with `reused` if none were made.
+
+    `packs`: the folders of its packs, and of that of its changed text.
+    """
     warning = warn_of_counts(path, summary, manifest)
     table = slices_table(summary, manifest, warning)
     return Look(
@@ -38,6 +41,7 @@ def look(path: Path, manifest: Mapping[str, Any], summary: pl.DataFrame) -> Look
         answer(path, summary, manifest, warning),
         lines=[
             *filter(None, [small_counts_note(manifest)]),
+            *(f"Ids as arrays: {pack}" for pack in packs),
             *timings_lines(read_timings(path / MANIFEST, kind="tokens"), "labelled", is_reused=manifest.get("reused", False)),
         ],
         facts={**{name: manifest.get(name) for name in _FACTS}, "warning": warning},

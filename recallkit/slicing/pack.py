@@ -1,0 +1,58 @@
+"""The frozen pack of a slice directory: its ids as arrays, for programs that record NLLs of them.
+
+docs/nlls.md describes it. `ids.npy` (sequences, seq_len + 1) int32, shorter sequences filled up with
+0; `lengths.npy` (sequences,) int32, the ids of each; `pack.json`, what the two are of.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from recallkit.config import SCHEMA_VERSION
+from recallkit.models.recorded import VERSION
+from recallkit.storage import artifacts
+from recallkit.text.sequences import group_ids, sequence_groups
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FACTS = ("sequences_digest", "num_sequences", "num_rows", "seq_len", "boundary", "tokenizer")
+
+
+def pack_path(slices: Path) -> Path:
+    """The list of a slice directory's pack."""
+    return slices / "pack" / "pack.json"
+
+
+def write_pack(slices: Path) -> Path:
+    """Writes the pack of a slice directory, unless it is there; returns its folder.
+
+    Raises UserError where the sequences are missing or damaged, and for other files in its place.
+    """
+    listing = pack_path(slices)
+    sequences = artifacts.read_manifest(slices / "sequences.parquet")
+    facts = {"kind": "pack", "schema_version": SCHEMA_VERSION, "version": VERSION}
+    facts |= {name: sequences[name] for name in _FACTS}
+    names = ("ids.npy", "lengths.npy")
+    for name in (listing.name, *names):
+        artifacts.check_replaceable(listing.with_name(name))
+    if artifacts.json_object(listing).get("sequences_digest") == facts["sequences_digest"]:
+        if all(listing.with_name(name).is_file() for name in names):
+            return listing.parent
+    shape = (sequences["num_sequences"], sequences["seq_len"] + 1)
+    with artifacts.writing_members(listing, names) as new:
+        artifacts.write_json(new / listing.name, facts)
+        ids = np.lib.format.open_memmap(new / "ids.npy", mode="w+", dtype=np.int32, shape=shape)
+        lengths, first = np.zeros(shape[0], np.int32), 0
+        for group in sequence_groups(slices / "sequences.parquet"):
+            flat, offsets = group_ids(group)
+            number = len(offsets) - 1
+            lengths[first : first + number] = np.diff(offsets)
+            rows = ids[first : first + number]
+            rows[np.arange(shape[1]) < lengths[first : first + number, None]] = flat
+            first += number
+        ids.flush()
+        np.save(new / "lengths.npy", lengths)
+    return listing.parent
