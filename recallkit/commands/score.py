@@ -66,7 +66,7 @@ def score(asked: ScoreLine) -> Outcome["Summary"]:
     plans = scoring.plan_scores(models, folder, asked, force=asked.force, share=asked.share)
     manifests = {plan.model: plan.run() for plan in one_after_another(plans)}
     checks = {
-        each: scoring.check_scores(each, folder, asked) for each in manifests if asked.check and kind_of(each.location).is_run
+        each: scoring.check_scores(each, folder, asked) for each in manifests if asked.check and not kind_of(each.location).is_control
     }
 
     if asked.share is not None:

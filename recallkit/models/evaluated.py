@@ -27,6 +27,7 @@ from recallkit.models.loading import (
     usual_tokenizer,
 )
 from recallkit.models.protocol import ModelFacts, ModelRequest
+from recallkit.models.recorded import needs_model
 from recallkit.models.spec import list_models, one_model
 from recallkit.storage import artifacts
 from recallkit.storage.result import REPLACE
@@ -113,6 +114,8 @@ class EvaluatedModel:
 
     def __init__(self, model: str | ModelSpec, options: EvaluationOptions, default_counts: Callable[[], Path]) -> None:
         model = one_model(model)
+        if kind_of(model.location).name == "recorded":
+            raise needs_model(model.shown)
         for name in ("context", "stride"):
             if name not in self.takes and getattr(model, name) is not None:
                 raise UserError(f"{name} is not an option of a model here", where=model.shown, remedy="leave it out")

@@ -247,6 +247,9 @@ def sequences_for(
     """
     from recallkit.text.tokenizers import load_tokenizer
 
+    if files := [spec.shown for spec in models if kind_of(spec.location).name == "recorded"]:
+        problem = "recorded NLLs are of a text that is sliced already"
+        raise UsageError(problem, where=files[0], remedy="give its slice directory with --slices")
     requests = {spec: _request_to_check(spec, options) for spec in models if not kind_of(spec.location).is_control}
     facts = {spec: check_model(request) for spec, request in requests.items()}
     for spec, request in requests.items() if isinstance(options, ScoringOptions) else ():

@@ -70,8 +70,13 @@ def identify(request: ModelRequest) -> str:
 
 def load(request: ModelRequest) -> NoReturn:
     """Raises UserError: there is no model to run."""
+    raise needs_model(request.name)
+
+
+def needs_model(name: str) -> UserError:
+    """The error where a model is to be run of which only NLLs are known."""
     problem = "recorded NLLs, and this needs the model itself"
-    raise UserError(problem, where=request.name, remedy="give the model, or leave it out")
+    return UserError(problem, where=name, remedy="give the model, or leave it out")
 
 
 def prefix_of(request: ModelRequest, tokenizer: TextTokenizer) -> Prefix:

@@ -24,7 +24,6 @@ from recallkit.storage import artifacts, schemas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from collections.abc import Callable, Iterator, Mapping
 
     import pyarrow as pa
 

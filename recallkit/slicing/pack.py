@@ -1,7 +1,7 @@
 """The frozen pack of a slice directory: its ids as arrays, for programs that record NLLs of them.
 
 docs/nlls.md describes it. `ids.npy` (sequences, seq_len + 1) int32, shorter sequences filled up with
-0; `lengths.npy` (sequences,) int32, the ids of each; `pack.json`, what the two are of.
+0; `lengths.npy` (sequences,) int32, the ids of each; `manifest.json`, what the two are of.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from recallkit.config import SCHEMA_VERSION
 from recallkit.models.recorded import VERSION
 from recallkit.storage import artifacts
+from recallkit.storage.artifacts import MANIFEST
 from recallkit.text.sequences import group_ids, sequence_groups
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _FACTS = ("sequences_digest", "num_sequences", "num_rows", "seq_len", "boundary"
 
 def pack_path(slices: Path) -> Path:
     """The list of a slice directory's pack."""
-    return slices / "pack" / "pack.json"
+    return slices / "pack" / MANIFEST
 
 
 def write_pack(slices: Path) -> Path:
@@ -38,9 +39,10 @@ def write_pack(slices: Path) -> Path:
     names = ("ids.npy", "lengths.npy")
     for name in (listing.name, *names):
         artifacts.check_replaceable(listing.with_name(name))
-    if artifacts.json_object(listing).get("sequences_digest") == facts["sequences_digest"]:
-        if all(listing.with_name(name).is_file() for name in names):
-            return listing.parent
+    is_there = all(listing.with_name(name).is_file() for name in names)
+    packed = artifacts.json_object(listing).get("sequences_digest")
+    if is_there and packed == facts["sequences_digest"]:
+        return listing.parent
     shape = (sequences["num_sequences"], sequences["seq_len"] + 1)
     with artifacts.writing_members(listing, names) as new:
         artifacts.write_json(new / listing.name, facts)
