@@ -56,8 +56,13 @@ def file_for(spec: str, slices: Path) -> str:
     """The file of the NLLs of a slice directory: NAME itself, or of changed text NAME.changed, with
     the same ending."""
     path = Path(spec)
-    is_changed = (slices / "samples.parquet").is_file()
-    return str(path.with_name(f"{path.stem}.changed{path.suffix}")) if is_changed else spec
+    changed = path.with_name(f"{path.stem}.changed{path.suffix}")
+    return str(changed) if is_changed_text(slices) else spec
+
+
+def is_changed_text(slices: Path) -> bool:
+    """Whether a slice directory is the changed text of an intervention."""
+    return (slices / "samples.parquet").is_file()
 
 
 def identify(request: ModelRequest) -> str:

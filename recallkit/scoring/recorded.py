@@ -17,7 +17,7 @@ import numpy as np
 from recallkit.display import console
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
-from recallkit.models.recorded import UNITS, Recording, Rows, facts_of
+from recallkit.models.recorded import UNITS, Recording, Rows, facts_of, is_changed_text
 from recallkit.ragged import offsets_of, positions_within
 from recallkit.scoring.scores import PARQUET_OPTIONS, check_finite
 from recallkit.storage import artifacts, schemas
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _EARLY = 4
 """Positions at which a model has read so few ids that it predicts hardly better than a unigram."""
 
-_LEAST_EARLY, _MOST_EARLY, _FALLS = 0.4, 0.9, 0.9
+_LEAST_EARLY, _MOST_EARLY, _FALLS = 0.45, 0.9, 0.9
 """Between which shares of the unigrams' surprisal early NLLs are nats, of a model whose NLLs fall
 behind them to less than the third: of the zoo's ten models and the built-in text, early NLLs are
 0.71 to 0.78 of it in nats, 1.02 to 1.12 in bits, and 0.31 to 0.34 as decimal logarithms."""
@@ -211,7 +211,7 @@ class TokenFit:
     path: Path
     surprisal: np.ndarray
     states_ids: bool
-    states_unit: bool
+    is_unit_known: bool
     nats: float = 0.0
     expected: float = 0.0
     num_tokens: int = 0
@@ -223,13 +223,18 @@ class TokenFit:
 
     @classmethod
     def of(cls, slices: Path, path: Path, stated: Mapping[str, Any]) -> TokenFit:
-        """The check of a file of recorded NLLs of a slice directory."""
+        """The check of a file of recorded NLLs of a slice directory.
+
+        Changed text has few beginnings, each many times, which tell little of the unit: it is that
+        of the text's own NLLs, which are read first.
+        """
         labels = artifacts.read_manifest(slices / "tokens.parquet")
         counts = np.zeros(labels["tokenizer"]["vocab_size"])
         for _, tokens in labelled_rows(slices / "tokens.parquet"):
             counts += np.bincount(tokens["token"].to_numpy(), minlength=len(counts))
         surprisal = unigram_surprisal(counts)
-        return cls(path, surprisal, "sequences_digest" in stated, "unit" in stated)
+        is_unit_known = "unit" in stated or is_changed_text(slices)
+        return cls(path, surprisal, "sequences_digest" in stated, is_unit_known)
 
     def add(self, rows: Rows, tokens: np.ndarray, nll: np.ndarray) -> None:
         """Takes rows. Raises UserError where they fit other tokens better than their own."""
@@ -250,7 +255,7 @@ class TokenFit:
 
     def check_unit(self) -> None:
         """Raises UserError where all numbers together are too large for nats, or too small."""
-        if self.states_unit or self.num_tokens < _LEAST_ROWS:
+        if self.is_unit_known or self.num_tokens < _LEAST_ROWS:
             return
         mean, unigram = self.nats / self.num_tokens, self.expected / self.num_tokens
         spread = np.sqrt(max(0.0, self.squares / self.num_tokens - mean**2))

@@ -1,0 +1,309 @@
+"""Recorded NLLs: the answer of scoring here, from files that other programs wrote; and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import save_file
+
+import recallkit
+from recallkit.errors import UserError
+
+SEQ_LEN, TOKENS = 256, 8_000
+
+
+@pytest.fixture(scope="module")
+def slices(home, tmp_path_factory) -> Path:
+    """Slices of the built-in text with scores of two models of the zoo, and their pack."""
+    folder = tmp_path_factory.mktemp("recorded") / "slices"
+    slice_with_pack(folder)
+    recallkit.score(["zoo:attention", "zoo:hyena"], slices=folder)
+    return folder
+
+
+def slice_with_pack(folder: Path) -> None:
+    recallkit.slice(["demo:validation"], limit_tokens=TOKENS, seq_len=SEQ_LEN, out=folder, pack=True)
+
+
+def nlls(slices: Path, model: str = "zoo:hyena") -> np.ndarray:
+    """The NLLs of scoring here, as one array (num_rows,)."""
+    return pl.read_parquet(next((slices / "scores").glob(f"{model.replace(':', '-')}.*.parquet")))["nll"].to_numpy()
+
+
+def grid(slices: Path, values: np.ndarray) -> np.ndarray:
+    """(sequences, seq_len), as docs/nlls.md's writer fills it from the pack alone."""
+    lengths = np.load(slices / "pack/lengths.npy")
+    rows = np.zeros((len(lengths), SEQ_LEN), values.dtype)
+    starts = np.cumsum([0, *(lengths - 1)])
+    for row, length in enumerate(lengths):
+        rows[row, : length - 1] = values[starts[row] : starts[row + 1]]
+    return rows
+
+
+def table(slices: Path, values: np.ndarray, **more: Any) -> pa.Table:
+    tokens = pl.read_parquet(slices / "tokens.parquet", columns=["sequence", "position"])
+    return pa.table({"sequence": tokens["sequence"].to_numpy(), "position": tokens["position"].to_numpy(), "nll": values, **more})
+
+
+WRITERS = {
+    "flat.npy": lambda slices, nll, path: np.save(path, nll.astype(np.float64)),
+    "grid.npy": lambda slices, nll, path: np.save(path, grid(slices, nll)),
+    "a.safetensors": lambda slices, nll, path: save_file({"nll": grid(slices, nll)}, path, {"unit": "nats"}),
+    "a.parquet": lambda slices, nll, path: pq.write_table(table(slices, nll), path, row_group_size=997),
+    "a.arrow": lambda slices, nll, path: pyarrow.feather.write_feather(table(slices, nll), path, chunksize=1000),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_arrays_give_the_answer_of_scoring_here_to_the_digit(name, slices, tmp_path):
+    models = {"attention": tmp_path / f"attention-{name}", "hyena": tmp_path / f"hyena-{name}"}
+    for model, path in models.items():
+        WRITERS[name](slices, nlls(slices, f"zoo:{model}"), path)
+    mine = recallkit.gap("zoo:attention", "zoo:hyena", slices=slices, out=tmp_path / "mine")
+    theirs = recallkit.gap(*models.values(), slices=slices, out=tmp_path / "theirs")
+    for table in ("gap", "by_position", "by_distance", "by_partition"):
+        names = ["reference", "model", "source"]
+        assert getattr(theirs, table).drop(names, strict=False).equals(getattr(mine, table).drop(names, strict=False))
+
+
+def test_causal_recall_is_answered_from_arrays(few_slices, tmp_path):
+    slices = tmp_path / "slices"
+    shutil.copytree(few_slices, slices, ignore=shutil.ignore_patterns("scores", "gap", "intervene"))
+    counts, models, options = few_slices.parent / "counts.duckdb", ["control:recall", "control:bigram"], {"samples": 10}
+    mine = recallkit.intervene(models, slices=slices, counts=counts, out=tmp_path / "mine", **options)
+    [changed] = (slices / "intervene").glob("text-*")
+    arrays = {model.removeprefix("control:"): tmp_path / f"{model.removeprefix('control:')}.npy" for model in models}
+    for model, path in zip(models, arrays.values(), strict=True):
+        np.save(path, nlls(slices, model))
+    problem = f"recall: recorded NLLs of the text, but none of the changed text; record those of {changed / 'pack/ids.npy'} in {tmp_path}/recall.changed.npy"
+    with pytest.raises(UserError, match=re.escape(problem)):
+        recallkit.intervene(arrays, slices=slices, counts=counts, **options)
+    assert len(np.load(changed / "pack/lengths.npy")) == len(np.load(changed / "pack/ids.npy"))
+    for model, path in zip(models, arrays.values(), strict=True):
+        np.save(path.with_name(f"{path.stem}.changed.npy"), nlls(changed, model))
+    theirs = recallkit.intervene(arrays, slices=slices, counts=counts, out=tmp_path / "theirs", **options)
+    assert theirs.intervene.drop("model").equals(mine.intervene.drop("model"))
+    assert mine.intervene["points"].drop_nulls().abs().max() > 0.01
+
+
+def test_the_pack_has_the_ids_of_the_slices_and_is_not_written_again(slices):
+    ids, lengths = np.load(slices / "pack/ids.npy"), np.load(slices / "pack/lengths.npy")
+    sequences = pl.read_parquet(slices / "sequences.parquet")["tokens"].to_list()
+    assert [row[:length].tolist() for row, length in zip(ids, lengths, strict=True)] == sequences
+    assert (ids.dtype, lengths.dtype, ids.shape) == (np.int32, np.int32, (len(sequences), SEQ_LEN + 1))
+    assert not ids[np.arange(SEQ_LEN + 1) >= lengths[:, None]].any()
+    facts = json.loads((slices / "pack/manifest.json").read_text())
+    assert (facts["num_rows"], facts["version"]) == (TOKENS, 1)
+    before = (slices / "pack/ids.npy").stat().st_mtime_ns
+    slice_with_pack(slices)
+    assert (slices / "pack/ids.npy").stat().st_mtime_ns == before
+    assert not recallkit.verify(slices).findings
+    (slices / "pack/ids.npy").write_bytes(b"spoilt")
+    assert [finding.file for finding in recallkit.verify(slices).findings] == ["pack/ids.npy"]
+    np.save(slices / "pack/ids.npy", ids)
+
+
+def _shift(rows: np.ndarray, by: int, *numbers: int) -> np.ndarray:
+    rows = rows.copy()
+    chosen = list(numbers) or slice(None)
+    rows[chosen] = np.roll(rows[chosen], by, axis=1)
+    return rows
+
+
+def _swapped(rows: np.ndarray) -> np.ndarray:
+    rows = rows.copy()
+    rows[[3, 4]] = rows[[4, 3]]
+    return rows
+
+
+def _shuffled(rows: np.ndarray) -> np.ndarray:
+    rows = rows.copy()
+    rows[:-1] = rows[np.random.default_rng(0).permutation(len(rows) - 1)]
+    return rows
+
+
+def _not_finite(rows: np.ndarray) -> np.ndarray:
+    rows = rows.copy()
+    rows[2, 9] = np.inf
+    return rows
+
+
+WRONG = {
+    "bits": (lambda rows: rows / np.log(2), r"over the first 4 tokens of a sequence is too much for nats.*multiply bits by 0\.6931"),
+    "decimal": (lambda rows: rows / np.log(10), r"is too little for nats.*multiply decimal logarithms by 2\.3026"),
+    "log-probabilities": (lambda rows: -rows, r"sequence 0, position 1 has -.*: log-probabilities, not NLLs; multiply by -1"),
+    "probabilities": (lambda rows: np.exp(-rows), "no number is above 1: probabilities, not NLLs; write -ln p"),
+    "one late": (lambda rows: _shift(rows, 1), "its NLLs stand one token too late"),
+    "one early": (lambda rows: _shift(rows, -1), "its NLLs stand one token too early"),
+    "a sequence late": (lambda rows: _shift(rows, 1, 7), "the NLLs of sequence 7 stand one token too late"),
+    "a sequence early": (lambda rows: _shift(rows, -1, 9), "the NLLs of sequence 9 stand one token too early"),
+    "two swapped": (_swapped, r"the NLLs of sequence [34] are those of sequence [34];"),
+    "shuffled": (_shuffled, "its NLLs are not those of these tokens"),
+    "not finite": (_not_finite, "its NLL at sequence 2, position 10 is inf"),
+    "one column more": (lambda rows: np.pad(rows, ((0, 0), (1, 0))), r"nll has the shape \(\d+, 257\); write \(8000,\) or \(\d+, 256\)"),
+    "a sequence less": (lambda rows: rows[:-1], "nll has the shape"),
+    "whole numbers": (lambda rows: rows.astype(np.int64), "NLLs of type int64; write float16, float32 or float64"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_numbers_that_are_not_these_nlls_are_refused_in_one_line(wrong, slices, tmp_path, run):
+    spoil, problem = WRONG[wrong]
+    np.save(tmp_path / "x.npy", spoil(grid(slices, nlls(slices))))
+    result = run("score", f"x={tmp_path / 'x.npy'}", "--slices", slices)
+    assert result.returncode == 1
+    [line] = result.stderr.strip().splitlines()
+    assert re.search(problem, line), line
+    assert not (slices / "scores/x.parquet").exists()
+
+
+def _truncated(slices, path):
+    WRITERS[path.name.replace("x", "a") if path.suffix != ".npy" else "flat.npy"](slices, nlls(slices), path)
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _rows_less(slices, path):
+    pq.write_table(table(slices, nlls(slices))[:-3], path)
+
+
+def _rows_more(slices, path):
+    rows = table(slices, nlls(slices))
+    pq.write_table(pa.concat_tables([rows, rows[:1]]), path)
+
+
+def _reversed(slices, path):
+    pq.write_table(table(slices, nlls(slices)).sort_by([("sequence", "descending")]), path)
+
+
+def _no_column(slices, path):
+    pq.write_table(table(slices, nlls(slices)).drop(["position"]), path)
+
+
+def _other_ids(slices, path):
+    np.save(path, nlls(slices))
+    path.with_suffix(".json").write_text(json.dumps({"sequences_digest": "0" * 32}))
+
+
+def _states(**facts):
+    def write(slices, path):
+        np.save(path, nlls(slices))
+        path.with_suffix(".json").write_text(json.dumps(facts))
+
+    return write
+
+
+def _impossible_rank(slices, path):
+    ranks = np.zeros(TOKENS, np.int32)
+    ranks[np.flatnonzero(nlls(slices) < 0.1)[0]] = 5
+    pq.write_table(table(slices, nlls(slices), rank=ranks), path)
+
+
+def _weights(slices, path):
+    save_file({"lm_head.weight": np.zeros((4, 4), np.float32), "norm": np.zeros(4, np.float32)}, path)
+
+
+FILES = [
+    ("x.npy", _truncated, "cannot be read as .npy"),
+    ("x.parquet", _truncated, "cannot be read as .parquet"),
+    ("x.arrow", _truncated, "cannot be read as .arrow"),
+    ("x.safetensors", _truncated, "cannot be read as .safetensors"),
+    ("x.parquet", _rows_less, "7,997 rows for 8,000 predicted tokens"),
+    ("x.parquet", _rows_more, "more rows for 8,000 predicted tokens"),
+    ("x.parquet", _reversed, r"row 0 has sequence \d+, not 0; write the rows in the order of tokens.parquet"),
+    ("x.parquet", _no_column, "no column position; write the columns sequence, position, nll"),
+    ("x.npy", _other_ids, "NLLs of other ids: its sequences_digest is not that of"),
+    ("x.npy", _states(unit="bits"), r"x.json: in bits, not in nats; multiply by 0\.6931"),
+    ("x.npy", _states(version=2), "x.json: version 2 of the format"),
+    ("x.npy", _states(unit=3), "x.json: unit is 3, not a str"),
+    ("x.npy", _states(prefix=9_999), "prefix 9999 is no id of"),
+    ("x.parquet", _impossible_rank, "has rank 5 and an NLL of .* nats, which cannot be"),
+    ("x.safetensors", _weights, "2 tensors, none of them nll; .* of a model give the directory"),
+]
+
+
+@pytest.mark.parametrize(("name", "write", "problem"), FILES, ids=[f"{name}{write.__name__}{place}" for place, (name, write, _) in enumerate(FILES)])
+def test_files_that_are_not_of_these_slices_are_refused_in_one_line(name, write, problem, slices, tmp_path, run):
+    write(slices, tmp_path / name)
+    result = run("score", f"x={tmp_path / name}", "--slices", slices)
+    assert result.returncode == 1
+    [line] = result.stderr.strip().splitlines()
+    assert re.search(problem, line), line
+
+
+def test_what_a_file_states_is_believed_and_what_it_does_not_is_said(slices, tmp_path, capsys):
+    path = tmp_path / "bits.npy"
+    np.save(path, nlls(slices) / np.log(2))
+    digest = json.loads((slices / "pack/manifest.json").read_text())["sequences_digest"]
+    path.with_suffix(".json").write_text(json.dumps({"unit": "nats", "sequences_digest": digest, "prefix": 0}))
+    recallkit.score({"stated": path}, slices=slices)
+    assert "does not state" not in (said := capsys.readouterr().err)
+    assert "stated: <|endoftext|> is read before every sequence (as its file says)\n" in said
+    np.save(tmp_path / "half.npy", grid(slices, nlls(slices)).astype(np.float16))
+    summary = recallkit.score({"half": tmp_path / "half.npy"}, slices=slices)
+    said = capsys.readouterr().err
+    assert "does not state its unit or a digest of its ids; it fits these tokens, and is read as 3." in said
+    assert "half: float16 has rounded each NLL, by up to 0.0039 nats" in said
+    assert summary.frame["accuracy"].to_list() == [None]
+    exact, rounded = nlls(slices), pl.read_parquet(slices / "scores/half.parquet")["nll"].to_numpy()
+    assert 0 < np.abs(exact - rounded).max() <= 0.00390625
+
+
+def test_ranks_and_argmaxes_are_those_of_scores(slices, tmp_path):
+    scores = pl.read_parquet(next((slices / "scores").glob("zoo-hyena.*.parquet")))
+    more = {name: scores[name].to_numpy() for name in ("argmax", "rank")}
+    pq.write_table(table(slices, nlls(slices), **more), tmp_path / "full.parquet")
+    mine = recallkit.score(["zoo:hyena", f"full={tmp_path / 'full.parquet'}"], slices=slices)
+    assert mine.frame["accuracy"][0] == mine.frame["accuracy"][1] > 0.3
+
+
+def test_a_guess_tells_nothing_and_is_taken(slices, tmp_path):
+    """NLLs of an untrained model: above the unigrams' entropy, hardly different, and nats all the same."""
+    np.save(tmp_path / "guess.npy", np.log(4096) + 0.1 * np.random.default_rng(0).standard_normal(TOKENS))
+    assert recallkit.score({"guess": tmp_path / "guess.npy"}, slices=slices).frame["nll_nats"][0] == pytest.approx(np.log(4096), abs=0.01)
+
+
+NEEDS_MODEL = {
+    "ablate": lambda path, slices: recallkit.ablate(path, slices=slices),
+    "eval_recall": lambda path, slices: recallkit.eval_recall([path], tasks=["swde"]),
+    "mqar": lambda path, slices: recallkit.eval_mqar([path]),
+    "check_scores": lambda path, slices: [recallkit.score(path, slices=slices), recallkit.check_scores(path, slices=slices)],
+}
+
+
+@pytest.mark.parametrize("name", NEEDS_MODEL)
+def test_what_needs_the_model_says_so(name, slices, tmp_path):
+    np.save(tmp_path / "x.npy", nlls(slices))
+    with pytest.raises(UserError, match="recorded NLLs, and this needs the model itself; give the model, or leave it out"):
+        NEEDS_MODEL[name](str(tmp_path / "x.npy"), slices)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--divergence"], "a file of recorded NLLs gives no predictions over the whole vocabulary"),
+        (["--context-gain", "32"], "a file of recorded NLLs has no scores from the last ids alone"),
+        (["--text", "no.jsonl"], "recorded NLLs are of a text that is sliced already; give its slice directory with --slices"),
+    ],
+)
+def test_options_that_need_the_model_are_refused(options, problem, few_slices, tmp_path, run):
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    result = run("gap", "control:bigram", f"x={tmp_path / 'x.npy'}", "--slices", few_slices, *options)
+    assert problem in result.stderr
+    assert result.returncode in (1, 2)
+
+
+@pytest.mark.parametrize("option", ["dtype=bfloat16", "context=64", "tokenizer=bytes"])
+def test_options_of_a_model_that_is_run_are_refused(option, slices, tmp_path):
+    np.save(tmp_path / "x.npy", nlls(slices))
+    with pytest.raises(UserError, match=f"x: {option.split('=')[0]}= is of a model that is run"):
+        recallkit.score([f"x={tmp_path / 'x.npy'},{option}"], slices=slices)
