@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from recallkit.models.spec import ModelSpec
     from recallkit.options import ScoringOptions
     from recallkit.scoring.scores import LastIds
+    from recallkit.storage.result import Result
+    from recallkit.text.special_tokens import Prefix
     from recallkit.text.tokenizers import TextTokenizer
 
 
@@ -207,6 +209,21 @@ def _gives_the_same_ids(mine: TextTokenizer, slices: Path, used: Mapping[str, An
     # The same text with other ids: one vocabulary may contain the other. Cuts at a sequence's ends cost a few ids.
     num_ids, num_mine = sum(map(len, sequences)), len(mine.encode(texts)[0])
     return abs(num_mine - num_ids) <= num_ids // 10 + 4 * len(sequences)
+
+
+def score_facts(result: Result, name: str, source: str, prefix: Prefix, num_rows: int) -> dict[str, Any]:
+    """What the manifest of every score file says: of which model they are, and what it read."""
+    return {
+        **result.stamp(),
+        "model": name,
+        "source": source,
+        "typed": None,
+        **result.options,
+        "prefix": prefix.describe(),
+        "num_rows": num_rows,
+        "tokenizer": None,
+        "read_exactly": None,
+    }
 
 
 def score_path(slices: Path, model: str | ModelSpec, last: LastIds | None = None, *, against: ModelSpec | None = None) -> Path:

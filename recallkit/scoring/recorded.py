@@ -18,9 +18,13 @@ from recallkit.display import console
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.models.recorded import UNITS, Recording, Rows, facts_of, is_changed_text
+from recallkit.models.spec import LIVE
 from recallkit.ragged import offsets_of, positions_within
+from recallkit.scoring.identity import score_facts, score_path, sequences_of
 from recallkit.scoring.scores import PARQUET_OPTIONS, check_finite
 from recallkit.storage import artifacts, schemas
+from recallkit.storage.result import Result
+from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -28,8 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from recallkit.scoring.run import ScoringPlan
-    from recallkit.storage.result import Result
-    from recallkit.storage.timings import Timings
+    from recallkit.text.special_tokens import Prefix
 
 _EARLY = 4
 """Positions at which a model has read so few ids that it predicts hardly better than a unigram."""
@@ -80,6 +83,22 @@ def record(plan: ScoringPlan, facts: Mapping[str, Any], timings: Timings) -> dic
     manifest = write_scores(plan.result, plan.slices, read, facts, timings, fit.check_unit)
     _say_what_is_taken(plan.request.name, recording, fit, stated)
     return manifest
+
+
+def record_array(slices: Path, name: str, nll: np.ndarray, prefix: Prefix) -> Path:
+    """Writes NLLs (num_rows,) in nats as the scores of a model of this name; returns the file.
+
+    They are of the tokens in their order, which the caller knows; scores of this name are replaced.
+    """
+    sequences = sequences_of(slices)
+    options = {
+        "model_digest": artifacts.digest_arrays(nll),
+        "sequences_digest": sequences["sequences_digest"],
+    }
+    result = Result(score_path(slices, name), "scores", options, force=True)
+    facts = score_facts(result, name, f"{LIVE}{name}", prefix, sequences["num_rows"])
+    write_scores(result, slices, lambda rows, _: {"nll": nll[rows.start : rows.stop]}, facts, Timings())
+    return result.path
 
 
 def write_scores(

@@ -37,6 +37,7 @@ from recallkit.scoring.identity import (
     read_tokenizer,
     remedy,
     request_of,
+    score_facts,
     score_path,
     sequences_of,
     with_tokenizer,
@@ -236,17 +237,9 @@ class ScoringPlan:
 
     def facts(self) -> dict[str, Any]:
         """What its manifest says of the model, and of how it reads."""
-        return {
-            **self.result.stamp(),
-            "model": self.request.name,
-            "source": self.request.spec,
-            "typed": None if self.model.is_live else self.model.typed(),
-            **self.result.options,
-            "prefix": self.request.prefix.describe(),
-            "num_rows": self.sequences["num_rows"],
-            "tokenizer": None,
-            "read_exactly": None,
-        }
+        request = self.request
+        facts = score_facts(self.result, request.name, request.spec, request.prefix, self.sequences["num_rows"])
+        return facts | {"typed": None if self.model.is_live else self.model.typed()}
 
     def device(self) -> str | None:
         """Where the model is computed; None where that is not chosen here: by formulas, by a server, by the program of a live model."""

@@ -116,7 +116,7 @@ def test_a_run_is_continued_and_a_step_logged_again_is_replaced(model, few_slice
 def test_mistakes_are_named_before_anything_is_written(model, few_slices, tmp_path):
     for given, problem in (
         ({"sample_tokens": 0}, "0 is not a number of tokens"),
-        ({"sample_tokens": 5, "slices": "s"}, "slices are scored as they are"),
+        ({"sample_tokens": 5, "slices": "s"}, "slices are read as they are"),
     ):
         with pytest.raises(UserError, match=problem):
             recallkit.Tracker(**given, out=tmp_path / "t")
@@ -158,7 +158,7 @@ def test_a_sharded_model_is_refused(model, few_slices, tmp_path):
     distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
         fully_shard(model, mesh=distributed.init_device_mesh("cpu", (2,)))
-        with pytest.raises(UserError, match="sharded over processes"):
+        with pytest.raises(UserError, match="sharded over processes; read tracker.batches"):
             tracker.log(0, model)
     finally:
         distributed.destroy_process_group()
