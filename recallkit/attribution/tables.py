@@ -48,7 +48,8 @@ class GapTables(Shown):
     gap: source (ALL first) x slice (all, ar_hit, other, repeated, then the requested ones); shares are within the same source.
     `p_*`, `first_p_*`: mean probabilities of the tokens and at the first occurrences of their bigrams. `control_share`: the share
     if each token differed as that first occurrence does. `efficiency_*`: recall efficiency, 1 less summed NLL over that at these
-    first occurrences; null of a slice with tokens that repeat no bigram. `is_distinct`: whether the gap is significant among all models (Holm).
+    first occurrences; null of a slice with tokens that repeat no bigram.
+    `is_distinct`: whether the gap is significant among all models (Holm).
     `bytes` of text in the slice's tokens, and `bpb_*` = bits of NLL per byte, if the slices have them (null otherwise).
     by_count, by_distance, by_match, by_position: bucket (`low`..`high`, both included); by_count with `repeated`, the others with
     `slice`, ar_hit or other. by_match: by `match_length` of tokens.parquet; bucket 0 is the tokens that are not repeated.

@@ -42,9 +42,19 @@ KINDS = ("plain", "function", "number", "identifier", "capitalised")
 
 _SLICE_AGAIN = "slice again with --force"
 _OPENERS = {
-    **{")": "(", "]": "[", "}": "{"},
-    **{"”": "“„", "“": "„", "’": "‘‚", "‘": "‚", "»": "«", "›": "‹"},
-    **{"」": "「", "』": "『", '"': '"', "'": "'"},
+    ")": "(",
+    "]": "[",
+    "}": "{",
+    "”": "“„",
+    "“": "„",
+    "’": "‘‚",
+    "‘": "‚",
+    "»": "«",
+    "›": "‹",
+    "」": "「",
+    "』": "『",
+    '"': '"',
+    "'": "'",
 }
 """The marks that each mark can close; “ closes „ and opens otherwise."""
 _BRACKETS = re.compile(r"(?P<opens>[(\[{])|(?P<closes>[)\]}])")

@@ -118,7 +118,7 @@ def test_what_is_no_condition_on_columns_is_one_line_that_names_the_slice():
         assert caught.value.remedy
 
 
-FLAGS = ("repeated", "ar_hit", "overwritten", "word_repeated", "word_folded", "opens_bracket", "closes_bracket", "opens_quote", "closes_quote")
+FLAGS = ("repeated", "ar_hit", "overwritten", "word_repeated", "word_folded", *COLUMNS[-4:])
 WORDS = [
     *(*COLUMNS[:7], "word_kind", "word_count", "closes_bracket"),
     *("and", "or", "not", "in", "is", "null", "between", "like"),

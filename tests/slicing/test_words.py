@@ -81,7 +81,7 @@ def test_brackets(text, opening, closing):
         ('x|"a"', [], []),
         ("x| '|a| don|'|t|'", [1], [6]),  # an apostrophe inside a word
         ('x|.|"| y| "|b|"', [4], [6]),  # the text begins inside a quotation
-        ('x| "|\'|tis| a|"|\'| b', [1, 2], [5]),  # what is open inside ends with the outer one
+        ("x| \"|'|tis| a|\"|'| b", [1, 2], [5]),  # what is open inside ends with the outer one
         ('x|(|"|a|"|,|"|b|"|)', [2, 6], [4, 8]),
         ("x|„|a|“|“|b|”|«|c|»|「|d|」", [1, 4, 7, 10], [3, 6, 9, 12]),
         ("x|‘|it|’|s|’", [1], [5]),
