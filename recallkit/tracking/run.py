@@ -43,12 +43,15 @@ def track_path(
     followed: Sequence[Slice] = (),
 ) -> Path:
     """Default folder of a run's table, such as `track/run-vs-attention`: of the folder of its first
-    checkpoint, the reference, and the slices that are followed, too."""
+    checkpoint, and the reference."""
     run = _run_of(checkpoints[0])
     words = [PurePath(run).name, "vs", reference.shown, *["causal"] * causal]
-    words += [slice_.name for slice_ in followed]
-    named = [slice_.given for slice_ in followed]
-    question = {"reference": reference.key, "causal": causal, "slice": named, "run": run}
+    question = {
+        "reference": reference.key,
+        "causal": causal,
+        "slice": [slice_.given for slice_ in followed],
+        "run": run,
+    }
     return folder_of(slices / "track", words, question)
 
 

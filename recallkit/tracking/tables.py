@@ -124,14 +124,10 @@ def measure(
 def _rows_by_slice(sums: TableSums, place: int, model: str, step: int | None) -> pl.DataFrame:
     """The rows of `by_slice` of model number `place` of the sums of named slices."""
     tokens = sums["tokens"]
-    figures = {
-        "nll": ratio(sums[f"nll_{place}"], tokens),
-        "gain": ratio(sums.gain(place), tokens),
-        "efficiency": efficiency(sums, place),
-    }
     columns: dict[str, Any] = {"model": model, "step": step, "tokens": tokens.total}
-    for name, figure in figures.items():
-        columns |= figure.columns(name)
+    columns |= ratio(sums[f"nll_{place}"], tokens).columns("nll")
+    columns |= ratio(sums.gain(place), tokens).columns("gain")
+    columns |= efficiency(sums, place).columns("efficiency")
     return frame_of_columns("track/by_slice", sums.keys, columns)
 
 
@@ -140,11 +136,8 @@ def make_tables(checkpoints: Sequence[Checkpoint]) -> TrackTables:
     track = frame_of("track/track", [one.row for one in checkpoints])
     verdict = _verdict([one for one in checkpoints if one.step is not None])
     by_slice = [one.by_slice for one in checkpoints if one.by_slice is not None]
-    return TrackTables(
-        track,
-        frame_of("track/verdict", verdict),
-        pl.concat(by_slice) if by_slice else None,
-    )
+    of_slices = pl.concat(by_slice) if by_slice else None
+    return TrackTables(track, frame_of("track/verdict", verdict), of_slices)
 
 
 # ---------------------------------------------------------------------------------------- verdict

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
 from recallkit.display.cells import percent, resampled, too_few
-from recallkit.display.charts import Figure, Spec, Style, line_chart, model_styles, number
+from recallkit.display.charts import Figure, Style, line_chart, model_styles, number
 from recallkit.display.exports import Look, command_line
 from recallkit.display.tables import Table
 from recallkit.models.spec import LIVE
@@ -17,8 +17,6 @@ from recallkit.tracking.tables import APPEARS, LEAST_GAIN, UNKNOWN, TrackTables
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-
-    import polars as pl
 
     from recallkit.display.cells import Cell
 
@@ -151,26 +149,22 @@ def shown_track(tables: TrackTables) -> dict[str, Table]:
     )
     shown = {"track": table}
     if tables.by_slice is not None:
-        shown["by_slice"] = _slices_table(tables.by_slice)
+        last = tables.by_slice.filter(step=steps[-1]["step"]).to_dicts()
+        shown["by_slice"] = Table.of("Slices at the last step", _OF_SLICES, last, _ABOUT_SLICES)
     return shown
 
 
-def _slices_table(by_slice: pl.DataFrame) -> Table:
-    """The named slices at the last step."""
-    step = by_slice["step"][-1]
-    columns = {
-        "slice": cells.name("slice"),
-        "tokens": lambda row: f"{row['tokens']:,}",
-        "NLL": cells.with_interval("nll"),
-        "gain, points": cells.with_interval("gain", "z.1f", 100),
-        "effi-\nciency, %": cells.in_percent("efficiency"),
-    }
-    caption = (
-        "Efficiency: 1 less the summed NLL over that at first occurrences of the bigrams, of "
-        "slices whose tokens all repeat one. Earlier steps: by_slice.parquet."
-    )
-    rows = by_slice.filter(step=step).to_dicts()
-    return Table.of(f"Slices at step {step:,}", columns, rows, caption)
+_OF_SLICES: dict[str, Cell] = {
+    "slice": cells.name("slice"),
+    "tokens": cells.number("tokens", ","),
+    "NLL": cells.with_interval("nll"),
+    "gain, points": cells.with_interval("gain", "z.1f", 100),
+    "effi-\nciency, %": cells.in_percent("efficiency"),
+}
+_ABOUT_SLICES = (
+    "Efficiency: 1 less the summed NLL over that at first occurrences of the bigrams, of slices "
+    "whose tokens all repeat one. Earlier steps: by_slice.parquet."
+)
 
 
 # ---------------------------------------------------------------------------------------- charts
@@ -226,19 +220,14 @@ def track_figures(tables: TrackTables) -> list[Figure]:
     )
     figures = [Figure("track", "Recall gain and NLL by training step", caption, drawn)]
     if tables.by_slice is not None:
-        figures.append(_slices_figure(tables.by_slice, x))
+        rows = tables.by_slice.drop_nulls("step").to_dicts()
+        points = [{**_point(row, "nll"), "model": row["slice"]} for row in rows]
+        names = list(dict.fromkeys(row["slice"] for row in rows))
+        y = number("y", _NLL, zero=True)
+        drawn = line_chart(points, names, x, y, styles=model_styles(names))
+        title = "NLL of slices by training step"
+        figures.append(Figure("by_slice", title, f"{title}{bands}.", drawn))
     return figures
-
-
-def _slices_figure(by_slice: pl.DataFrame, x: Spec) -> Figure:
-    """The NLL of each named slice."""
-    rows = by_slice.drop_nulls("step").to_dicts()
-    points = [{**_point(row, "nll"), "model": row["slice"]} for row in rows]
-    names = by_slice["slice"].unique(maintain_order=True).to_list()
-    y = number("y", _NLL, zero=True)
-    caption = "NLL of the tokens of named slices by training step."
-    drawn = line_chart(points, names, x, y, styles=model_styles(names), shown=dict(zip(names, names, strict=True)), height=220)
-    return Figure("by_slice", "NLL of slices by training step", caption, drawn)
 
 
 def _point(row: Row, curve: str) -> dict[str, Any]:
