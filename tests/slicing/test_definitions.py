@@ -143,9 +143,18 @@ def test_whatever_is_accepted_has_one_value_per_row_that_depends_on_it_alone(wor
     assert whole.tolist() == singly
 
 
+def test_the_filters_of_a_paper_are_requested_by_its_name():
+    names = [slice_.name for slice_ in parse_slices(["copy:k5", " paper:2606.20936 ", "mine=repeated"])]
+    copies = [f"copy:k{length}" for length in (5, 1, 2, 4, 8)]
+    words = ["content_word", "function_word", "state_word"]
+    marks = [f"{side}_{mark}" for mark in ("bracket", "quote") for side in ("opening", "closing")]
+    assert names == [*copies, *words, *marks, "mine"]
+
+
 @pytest.mark.parametrize(
     ("given_", "message"),
     [
+        (["2606.20936"], "2606.20936: no such slice; did you mean paper:2606.20936?"),
         (["repeatd"], "repeatd: no such slice; did you mean repeated?"),
         (["copy:k0"], "copy:k0: no such slice; write copy:kN"),
         (["copy:k" + "9" * 9], "no such slice"),
