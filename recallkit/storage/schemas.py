@@ -151,9 +151,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         "model text, step whole?, reference text?, tokens ar_hits documents whole, effective_documents real, "
         f"{_with_ends('nll ar_nll first_nll other_nll gain retained ar_gap causal', *_CI)} real?"
     ),
-    "track/by_slice": _columns(
-        f"model text, step whole?, slice text, tokens whole, {_with_ends('nll gain efficiency', *_CI)} real?"
-    ),
+    "track/by_slice": _columns(f"model text, step whole?, slice text, tokens whole, {_with_ends('nll gain efficiency', *_CI)} real?"),
     "track/verdict": _columns("verdict text, step step_ci_low step_ci_high whole?"),
     "ablation/ablation": _columns(
         "model mixers kind text, layer whole?, cluster slice text, tokens whole, share_of_tokens real, "
