@@ -23,6 +23,12 @@ NEEDLES, SWEEPS = "Needles in a haystack", "Sweeps, with --task"
 Texts = Iterable[str | Mapping[str, Any]] | None
 """Only in Python: the text itself instead of sources."""
 
+slice_option = partial(
+    option,
+    "Also report this slice: a name (first_rare, rare_word, copy:kN ...), the filters of a paper (paper:2606.20936), or "
+    "'NAME=EXPRESSION' over columns of tokens.parquet and words.parquet, such as 'far=distance > 100' (docs/slices.md). May be repeated.",
+    metavar="NAME",
+)
 slices_option = partial(option, "A directory made by `recallkit slice`. Default: the built-in one.", metavar="DIR")
 counts_option = partial(option, "A table made by `recallkit count`, or its URL (https://, hf://OWNER/NAME/FILE).", metavar="FILE")
 tokenizer_option = partial(

@@ -17,7 +17,7 @@ from recallkit.errors import UserError
 from recallkit.measure.labelled import open_scores, open_tokens
 from recallkit.measure.ratio import NUM_RESAMPLES, are_distinct, ratio
 from recallkit.measure.rows import count_cuts
-from recallkit.measure.shares import WholeGap, gap_figures
+from recallkit.measure.shares import WholeGap, efficiency, gap_figures
 from recallkit.measure.sums import add_up
 from recallkit.storage import schemas
 
@@ -47,7 +47,9 @@ class GapTables(Shown):
 
     gap: source (ALL first) x slice (all, ar_hit, other, repeated, then the requested ones); shares are within the same source.
     `p_*`, `first_p_*`: mean probabilities of the tokens and at the first occurrences of their bigrams. `control_share`: the share
-    if each token differed as that first occurrence does. `is_distinct`: whether the gap is significant among all models (Holm).
+    if each token differed as that first occurrence does. `efficiency_*`: recall efficiency, 1 less summed NLL over that at these
+    first occurrences; null of a slice with tokens that repeat no bigram.
+    `is_distinct`: whether the gap is significant among all models (Holm).
     `bytes` of text in the slice's tokens, and `bpb_*` = bits of NLL per byte, if the slices have them (null otherwise).
     by_count, by_distance, by_match, by_position: bucket (`low`..`high`, both included); by_count with `repeated`, the others with
     `slice`, ar_hit or other. by_match: by `match_length` of tokens.parquet; bucket 0 is the tokens that are not repeated.
@@ -246,6 +248,8 @@ class _Attribution:
         with np.errstate(divide="ignore", invalid="ignore"):
             for name in ("p", "first_p"):
                 figures |= {f"{name}_reference": sums[f"{name}_0"].total / tokens, f"{name}_model": sums[f"{name}_{model}"].total / tokens}
+        for side, number in (("reference", 0), ("model", model)):
+            figures |= efficiency(sums, number, *self._draws).columns(f"efficiency_{side}")
         distinct = [None if np.isnan(one) else bool(one) for one in self._is_distinct[model - 1]]
         figures |= {**control.columns("control_share"), "is_distinct": distinct, "cluster": self._cluster}
         blank = {"note": "", "void": False, "bytes": None, "bpb_reference": None, "bpb_model": None}

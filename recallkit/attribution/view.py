@@ -414,11 +414,13 @@ def by_slice_table(tables: GapTables) -> Table | None:
         "reference\nppl": cells.number("ppl_reference", PPL),
         "ppl": cells.number("ppl_model", PPL),
         "retained,\n%": _RETAINED,
+        "recall effi-\nciency, %": cells.in_percent("efficiency_model"),
         "share of\nthe gap, %": _SHARE,
     }
+    optional = ["recall effi-\nciency, %", "reference\nppl", "ppl"]
     caption = "Slices may overlap, so shares need not add up to 100 %. " * (len(names) > 1)
     caption += f"Retained: recall gain on the slice's tokens in % of the reference's.{_leads(tables)}"
-    return Table.of("Slices: retained recall and share of the gap", columns, rows, caption, optional=["reference\nppl", "ppl"])
+    return Table.of("Slices: retained recall and share of the gap", columns, rows, caption, optional=optional)
 
 
 def partition_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:

@@ -23,6 +23,7 @@ from recallkit.options import (
     ScoringOptions,
     WritingOptions,
     out_option,
+    slice_option,
     slices_option,
 )
 
@@ -92,11 +93,7 @@ class Gap(FarContextOptions, ComparisonOptions, WritingOptions, ComparedTextOpti
     reference: AnyModel | None = argument(f"The reference, usually the attention model: {MODEL_SYNTAX}.", metavar="REFERENCE")
     models: AnyModels | None = argument("Models to compare with it.", metavar="MODEL")
     _: KW_ONLY
-    slice: str | Sequence[str] | None = option(
-        "Also report this slice: a name (first_rare, rare_word, copy:kN ...: docs/slices.md), or 'NAME=EXPRESSION' over columns of "
-        "tokens.parquet and words.parquet, such as 'far=distance > 100'. May be repeated.",
-        metavar="NAME",
-    )
+    slice: str | Sequence[str] | None = slice_option()
     price: bool = option(
         "Also compare the bytes of each model's state with the recall it retains and its loss at first occurrences, as a table and a chart "
         "(docs/memory.md).",
@@ -303,6 +300,7 @@ class Track(ScoringOptions, WritingOptions):
     )
     _: KW_ONLY
     slices: File | None = slices_option()
+    slice: str | Sequence[str] | None = slice_option()
     causal: bool = option(
         "Also measure causal recall, as `recallkit intervene` does. It scores changed text, which takes several times as long.", False
     )
@@ -330,12 +328,13 @@ class Track(ScoringOptions, WritingOptions):
     answers=True,
 )
 def track(asked: Track) -> Outcome["TrackTables"]:
-    """Follow the recall gain on AR hits over the checkpoints of a training run, with the NLL of AR hits and of other tokens.
+    """Follow the recall gain on AR hits over the checkpoints of a training run, with the NLL of AR hits, other tokens and named slices.
 
     Scores what is not scored yet. Columns: see `TrackTables`.
     """
     from recallkit import builtin, tracking
     from recallkit.models.spec import one_model
+    from recallkit.slicing.definitions import parse_slices
     from recallkit.tracking.run import track_path, watch
     from recallkit.tracking.view import look
 
@@ -348,8 +347,9 @@ def track(asked: Track) -> Outcome["TrackTables"]:
         raise UsageError("not with --watch", where="--causal", remedy="repeat the command with --causal when the run has ended")
     reference, checkpoints = one_model(asked.reference), builtin.named_models(asked.checkpoints)
     slices = builtin.named_slices(asked.slices, [reference, *checkpoints])
-    out = path(asked.out) or track_path(slices, reference, checkpoints, causal=asked.causal)
-    run = tracking.TrackedRun(slices, out, reference, asked, asked.causal, asked.force)
+    followed = parse_slices(names(asked.slice), without=())
+    out = path(asked.out) or track_path(slices, reference, checkpoints, causal=asked.causal, followed=followed)
+    run = tracking.TrackedRun(slices, out, reference, asked, asked.causal, asked.force, followed=followed)
     if not asked.watch:
         tables = tracking.track(run, checkpoints)
         return Outcome.of(tables, lambda: look(out, tables))

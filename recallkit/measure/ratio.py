@@ -129,6 +129,11 @@ class Ratio:
     effective: np.ndarray
     freedom: np.ndarray
 
+    def where(self, is_known: np.ndarray) -> Ratio:
+        """The figure of the rows of which it is known, bool (K,); NaN of others."""
+        value, low, high = (np.where(is_known, end, np.nan) for end in (self.value, self.low, self.high))
+        return Ratio(value, low, high, self.effective, self.freedom)
+
     def columns(self, name: str) -> dict[str, np.ndarray]:
         """NAME, NAME_ci_low and NAME_ci_high."""
         return {name: self.value, f"{name}_ci_low": self.low, f"{name}_ci_high": self.high}

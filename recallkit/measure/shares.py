@@ -70,9 +70,18 @@ def retained(gain: Sum, reference: Sum, tokens: Sum, num_resamples: int = NUM_RE
     """A model's recall over the reference's, of the same `tokens`; NaN where that one is not shown
     to exceed LEAST_GAIN."""
     is_shown = ratio(reference, tokens, num_resamples, seed).low > LEAST_GAIN
-    figure = ratio(gain, reference, num_resamples, seed)
-    value, low, high = (np.where(is_shown, end, np.nan) for end in (figure.value, figure.low, figure.high))
-    return Ratio(value, low, high, figure.effective, figure.freedom)
+    return ratio(gain, reference, num_resamples, seed).where(is_shown)
+
+
+def efficiency(table: TableSums, model: int, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> Ratio:
+    """Recall efficiency of model number `model`: 1 less its summed NLL over that at first occurrences of the bigrams.
+
+    Of the rows of slices; NaN of those with tokens that repeat no bigram. Source: a replication of arXiv 2606.20936
+    (alxndrTL/filtered_token_losses), which has 5-grams whose first NLL is above 2 nats.
+    """
+    first = table[f"first_nll_{model}"]
+    figure = ratio(first - table[f"nll_{model}"], first, num_resamples, seed)
+    return figure.where(table["repeats"].total == table["tokens"].total)
 
 
 @dataclass(frozen=True, slots=True)

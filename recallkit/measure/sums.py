@@ -38,14 +38,17 @@ _ROWS_AT_ONCE = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class TableSums:
-    """The sums of the K rows of a table: of tokens, and of each of VALUES of model i, `nll_i` and so on."""
+    """The sums of the K rows of a table: of tokens, and of each of VALUES of model i, `nll_i` and so on.
+
+    Of slices also `repeats`, the tokens that complete a bigram which is in the context already.
+    """
 
     keys: pl.DataFrame
     spread: Spread
     by_group: Mapping[str, np.ndarray]
 
     def __getitem__(self, column: str) -> Sum:
-        """The sum of `tokens` or of one of the values."""
+        """The sum of `tokens`, `repeats` or one of the values."""
         return Sum(self.by_group[column], self.spread)
 
     def gap(self, model: int, value: str = "nll") -> Sum:
@@ -178,10 +181,10 @@ def add_up(
         problem, remedy = "every token is in the training text", "slice other text, or leave out --clean"
         raise UserError(problem, where=tokens.path, remedy=remedy)
     clusters = Clusters(tokens, cluster, by_slice["cluster"])
-    tables = {"slices": sum_rows(slice_rows(slices), by_slice, clusters)}
+    tables = {"slices": sum_rows(slice_rows(slices), by_slice, clusters, ["repeats"])}
     if every_table:
         sources, placed = _by_size(by_slice)
-        tables["by_source"] = sum_rows(source_rows(slices, sources), placed, clusters)
+        tables["by_source"] = sum_rows(source_rows(slices, sources), placed, clusters, ["repeats"])
     for of_answer in reversed(by_answer):
         answer = by_class.pop()  # so that the one before is given back
         tables |= {name: sum_rows(of_table, answer, clusters) for name, of_table in of_answer.items()}

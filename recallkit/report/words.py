@@ -62,6 +62,9 @@ def definition(comparison: Comparison) -> str:
     return " ".join(sentences)
 
 
+_EFFICIENCY = "1 less the NLL summed over a slice's tokens, divided by that at the first occurrences of their bigrams"
+
+
 def method(comparison: Comparison) -> dict[str, str]:
     """How it was measured, as a list of facts."""
     manifest, first = comparison.manifest, comparison.models[0]
@@ -94,6 +97,7 @@ def method(comparison: Comparison) -> dict[str, str]:
         "Retained": "a model's recall gain divided by the reference's, if that is shown to exceed 0.1 points",
         "Share of the gap": f"difference in NLL summed over the {comparison.hit}s, divided by that over "
         "all tokens (Zoology, appendix C.1); it can be below 0 and above 100 %",
+        **({"Recall efficiency": _EFFICIENCY} if comparison.given else {}),
         **{f"Slice {slice_.name}": slice_.sentence for slice_ in comparison.given},
         "95 % intervals": f"{resampled(every)}; {intervals}",
         "Program": f"recallkit {manifest['recallkit_version']}, schema {manifest['schema_version']}",

@@ -7,6 +7,7 @@ for aggregation, no query, no file), and polars parses what remains.
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, replace
 from functools import partial
@@ -115,11 +116,27 @@ _MORE = (
     _define("identifier", "word_kind = 'identifier'", "All tokens of a word such as snake_case, camelCase, utf8 or 0xff."),
     _define("function_word", "word_kind = 'function'", "All tokens of a word in the list of English function words."),
     _define("content_word", "word_kind <> 'function'", "All tokens of a word that is not in the list of English function words."),
+    _define(
+        "state_word",
+        "word_kind <> 'function' AND context_class = 'new'",
+        "Tokens of a word that is not in the list of English function words, if the token is not in the context yet.",
+    ),
     _define("opening_bracket", "opens_bracket", "Tokens that open a bracket and do not close it themselves."),
     _define("closing_bracket", "closes_bracket", "Tokens that close a bracket which an earlier token of the context opened."),
+    _define("opening_quote", "opens_quote", "Tokens that open a quotation and do not close it themselves."),
+    _define("closing_quote", "closes_quote", "Tokens that close a quotation which an earlier token of the context opened."),
 )
 SLICES = {slice_.name: slice_ for slice_ in (*STANDARD, *_MORE)}
 _COPY = re.compile(r"copy:k([1-9]\d{0,8})", re.ASCII)
+
+SETS = {
+    "paper:2606.20936": (
+        *("copy:k1", "copy:k2", "copy:k4", "copy:k5", "copy:k8"),
+        *("content_word", "function_word", "state_word"),
+        *("opening_bracket", "closing_bracket", "opening_quote", "closing_quote"),
+    ),
+}
+"""Slices that one name requests together: a paper's filters, in definitions of ours (docs/slices.md)."""
 
 CONTEXT_CLASSES = ("bigram", "token", "new")
 """What of a token is in its context already: its bigram, else the token alone, else nothing."""
@@ -152,12 +169,13 @@ _LIST_OF_VALUES = re.compile(
 
 
 def parse_slices(given: Sequence[str], *, without: Sequence[Slice] = STANDARD) -> tuple[Slice, ...]:
-    """The slices that a user requests, as `repeated`, `copy:k4` or `name=EXPRESSION`, `without` those of every comparison.
+    """The slices that a user requests, `without` those of every comparison: `repeated`, `copy:k4`, `name=EXPRESSION`, or one of SETS.
 
     Raises UserError for an unknown slice, one that is not an expression over the columns, and two of the same name.
     """
-    asked = dict.fromkeys(parse_slice(text) for text in given)
-    added = {slice_.given: slice_ for slice_ in asked if slice_ not in without}
+    singly = itertools.chain(*(SETS.get(text.strip(), (text,)) for text in given))
+    requested = dict.fromkeys(map(parse_slice, singly))
+    added = {slice_.given: slice_ for slice_ in requested if slice_ not in without}
     names = [slice_.name for slice_ in added.values()]
     for name in names:
         if names.count(name) > 1:
@@ -179,7 +197,8 @@ def parse_slice(given: str) -> Slice:
         if not isinstance(added, str):
             raise UserError(f"an object of {type(added).__name__}", where=f"slice {name}", remedy="a slice is a string, its expression")
         return replace(_own_slice(plugin.entry.name, added), name=name, given=name)
-    return look_up({**SLICES, "copy:k4": SLICES["all"]}, name, "slice")  # a misspelt copy:kN gets "did you mean", too
+    # A misspelt copy:kN or set gets "did you mean", too.
+    return look_up({**SLICES, **dict.fromkeys(["copy:k4", *SETS], SLICES["all"])}, name, "slice")
 
 
 def _copy_slice(name: str) -> Slice:

@@ -7,6 +7,7 @@ Made when a slice first needs one of its columns, one row group of sequences aft
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from bisect import bisect_right
@@ -33,14 +34,36 @@ if TYPE_CHECKING:
     from recallkit.slicing.definitions import Slice
     from recallkit.text.vocabulary import DocumentText
 
-_VERSION = 1
+_VERSION = 2
 """Goes up when a definition changes: tables of an older one are made again."""
 
 KINDS = ("plain", "function", "number", "identifier", "capitalised")
 """What a word is, in `word_kind`: see `kind_of_word`."""
 
 _SLICE_AGAIN = "slice again with --force"
-_CLOSED_BY = {")": "(", "]": "[", "}": "{"}
+_OPENERS = {
+    ")": "(",
+    "]": "[",
+    "}": "{",
+    "”": "“„",
+    "“": "„",
+    "’": "‘‚",
+    "‘": "‚",
+    "»": "«",
+    "›": "‹",
+    "」": "「",
+    "』": "『",
+    '"': '"',
+    "'": "'",
+}
+"""The marks that each mark can close; “ closes „ and opens otherwise."""
+_BRACKETS = re.compile(r"(?P<opens>[(\[{])|(?P<closes>[)\]}])")
+# Behind a mark, `(?<!\w.)` is whether no letter or digit is before it. In `don't` the mark neither opens nor closes.
+_QUOTES = re.compile(
+    r"""["'“”„‘’‚«»‹›「」『』]"""
+    r"""(?P<opens>(?<=[“„‘‚«‹「『])|(?<=["'])(?<!\w.)(?!\s))?"""
+    r"""(?P<closes>(?<=[“”»›」』])|(?<=[‘’])(?!\w)|(?<=["'])(?<!\s.)(?!\w))?"""
+)
 
 
 # ----------------------------------------------------------------------------------------------------------- the table
@@ -149,17 +172,18 @@ def label_sequence(joined: bytes, lengths: Sequence[int], is_end: Sequence[bool]
     begins = list(accumulate(lengths, initial=0))  # where each id's bytes begin, and where the last one's end
     edges = [0, *(place + 1 for place, end in enumerate(is_end) if end), len(lengths)]  # ids between which documents end
     words: list[Word] = []
-    opens, closes = [False] * len(lengths), [False] * len(lengths)
+    marked = {marks: ([False] * len(lengths), [False] * len(lengths)) for marks in (_BRACKETS, _QUOTES)}
     for first, last in pairwise(edges):
         text = joined[begins[first] : begins[last]].decode("utf-8", "surrogateescape")
         bounds = _byte_bounds(text, begins[first])
         words += (Word(bounds[start], bounds[stop], word, is_first) for start, stop, word, is_first in find_words(text))
-        for opened, closed in find_brackets(text):
-            opener = bisect_right(begins, bounds[opened]) - 1  # the id that has these bytes
-            closer = len(lengths) if closed is None else bisect_right(begins, bounds[closed]) - 1
-            opens[opener] |= opener < closer
-            if opener < closer < len(lengths):
-                closes[closer] = True
+        for marks, (opens, closes) in marked.items():
+            for opened, closed in find_pairs(text, marks):
+                opener = bisect_right(begins, bounds[opened]) - 1  # the id that has these bytes
+                closer = len(lengths) if closed is None else bisect_right(begins, bounds[closed]) - 1
+                opens[opener] |= opener < closer
+                if opener < closer < len(lengths):
+                    closes[closer] = True
     owner = _word_of_each(begins, words)
     smallest: dict[int, int] = {}  # word -> the smallest count of a bigram inside it
     for place in range(1, len(lengths)):
@@ -176,7 +200,8 @@ def label_sequence(joined: bytes, lengths: Sequence[int], is_end: Sequence[bool]
         seen.add(word.text)
         seen_folded.add(folded)
     nothing = (False, False, None, None)
-    return [(*(nothing if of is None else labels[of]), *brackets) for of, *brackets in zip(owner, opens, closes, strict=True)]
+    flags = itertools.chain(*marked.values())
+    return [(*(nothing if number is None else labels[number]), *of_id) for number, *of_id in zip(owner, *flags, strict=True)]
 
 
 def _byte_bounds(text: str, start: int) -> Sequence[int]:
@@ -213,20 +238,23 @@ def find_words(text: str) -> Iterator[tuple[int, int, str, bool]]:
             begins_sentence = False
 
 
-def find_brackets(text: str) -> Iterator[tuple[int, int | None]]:
-    """The character that opens each bracket of a document's text, and the one that closes it; None where none does.
+def find_pairs(text: str, marks: re.Pattern[str]) -> Iterator[tuple[int, int | None]]:
+    """The character that opens each pair of a document's text, and the one that closes it; None where none does.
 
-    A closing bracket closes the latest open one of its shape; those opened after it stay open no longer. Without one it is ignored.
+    `marks`: brackets or quote marks, with groups `opens` and `closes` where one can. A mark closes the latest open one
+    of its shape; those opened after it stay open no longer. One that can only close is ignored where none is open, and
+    a straight quote mark does not open again while one is open.
     """
     opened: list[tuple[str, int]] = []
-    for found in re.finditer(r"[()\[\]{}]", text):
-        opening = _CLOSED_BY.get(found[0])
-        if opening is None:
-            opened.append((found[0], found.start()))
-        elif any(shape == opening for shape, _ in opened):
-            while (last := opened.pop())[0] != opening:
+    for mark in marks.finditer(text):
+        openers = _OPENERS.get(mark[0], "")
+        is_open = any(shape in openers for shape, _ in opened)
+        if is_open and mark["closes"] is not None:
+            while (last := opened.pop())[0] not in openers:
                 yield last[1], None
-            yield last[1], found.start()
+            yield last[1], mark.start()
+        elif not is_open and mark["opens"] is not None:
+            opened.append((mark[0], mark.start()))
     yield from ((place, None) for _, place in opened)
 
 

@@ -78,7 +78,8 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # One row per predicted token, in the order of `tokens`: of its word (slicing.words) whether it occurred earlier in the sequence, as it
     # is and without case and inflection; the smallest training count of the bigrams inside it, null of a word of one token; what it is.
     "words": _columns(
-        "word_repeated word_folded bool, word_count int64?, word_kind dictionary<string>?, opens_bracket closes_bracket bool"
+        "word_repeated word_folded bool, word_count int64?, word_kind dictionary<string>?, "
+        "opens_bracket closes_bracket opens_quote closes_quote bool"
     ),
     # One row per predicted token, in the order of `tokens`. `nll` in nats; `argmax` the model's first choice; `rank` 0 is best, the
     # number of vocabulary entries with a larger logit; `context` the number of ids that the model had seen. A model with its own tokenizer
@@ -105,7 +106,8 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # freedom of the intervals; `is_distinct`: whether the gap differs from 0 among all models of the command.
     "gap/gap": _columns(
         f"{_PAIR} source slice cluster text, tokens whole, bytes whole?, share_of_tokens real, {_NLLS} {_GAPS} {_RECALL} "
-        f"{_with_ends('p first_p bpb', '_reference', '_model')} {_with_ends('control_share', *_CI)} delta_freedom share_freedom real?, "
+        f"{_with_ends('p first_p bpb', '_reference', '_model')} delta_freedom share_freedom "
+        f"{_with_ends('control_share efficiency_reference efficiency_model', *_CI)} real?, "
         f"{_CLUSTERS}, is_distinct flag?, note text, void flag"
     ),
     "gap/by_count": _columns(f"{_PAIR} text, repeated flag, {_BUCKETS}"),
@@ -149,6 +151,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         "model text, step whole?, reference text?, tokens ar_hits documents whole, effective_documents real, "
         f"{_with_ends('nll ar_nll first_nll other_nll gain retained ar_gap causal', *_CI)} real?"
     ),
+    "track/by_slice": _columns(f"model text, step whole?, slice text, tokens whole, {_with_ends('nll gain efficiency', *_CI)} real?"),
     "track/verdict": _columns("verdict text, step step_ci_low step_ci_high whole?"),
     "ablation/ablation": _columns(
         "model mixers kind text, layer whole?, cluster slice text, tokens whole, share_of_tokens real, "

@@ -20,6 +20,7 @@ from recallkit.models.spec import ModelSpec, list_models
 from recallkit.options import InterventionOptions, ScoringOptions
 from recallkit.scoring import plan_scores, score_path
 from recallkit.slicing.labels import summarise_slices
+from recallkit.slicing.words import make_words, needed_columns
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, folder_of, table_files
 from recallkit.storage.timings import Timings
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from recallkit.scoring.run import ScoringPlan
+    from recallkit.slicing.definitions import Slice
 
 
 def track_path(
@@ -38,12 +40,18 @@ def track_path(
     checkpoints: Sequence[ModelSpec],
     *,
     causal: bool = False,
+    followed: Sequence[Slice] = (),
 ) -> Path:
     """Default folder of a run's table, such as `track/run-vs-attention`: of the folder of its first
     checkpoint, and the reference."""
     run = _run_of(checkpoints[0])
     words = [PurePath(run).name, "vs", reference.shown, *["causal"] * causal]
-    question = {"reference": reference.key, "causal": causal, "run": run}
+    question = {
+        "reference": reference.key,
+        "causal": causal,
+        "slice": [slice_.given for slice_ in followed],
+        "run": run,
+    }
     return folder_of(slices / "track", words, question)
 
 
@@ -64,6 +72,8 @@ class TrackedRun:
     """Whether changed text is scored, too: see `intervene`."""
     force: bool = False
     quiet: bool = False
+    followed: Sequence[Slice] = ()
+    """Slices besides AR hits and other tokens, for the table `by_slice`."""
     folder: str | None = None
     """Of the checkpoints."""
     checkpoints: dict[int | None, Checkpoint] = field(default_factory=dict)
@@ -71,8 +81,8 @@ class TrackedRun:
     """The tokens that are read before every sequence, and the first model that reads each."""
 
     def __post_init__(self) -> None:
-        """Opens the labels. Raises UserError where they cannot answer, and where `out` has another
-        result."""
+        """Opens the labels, and makes those of words where a slice needs them. Raises UserError
+        where they cannot answer, and where `out` has another result."""
         self.tokens = open_tokens(self.slices / "tokens.parquet")
         if not summarise_slices(self.tokens.path)["ar_hits"][0]:
             raise UserError(
@@ -84,11 +94,15 @@ class TrackedRun:
             "reference": None if self.reference is None else self.reference.key,
             "sequences_digest": self.tokens.manifest["sequences_digest"],
             "causal": self.causal,
+            "slice": [slice_.given for slice_ in self.followed],
         }
         path, beside = self.out / "track.parquet", table_files(TrackTables, self.out)
         self.result = Result(path, "track", question, force=self.force, beside=beside)
         # That of another question is not replaced; one of the same question grows.
         self.result.finished()
+        self.tokens.check_known(self.followed, clean=False)
+        if needed_columns(self.followed):
+            make_words(self.slices)
 
     def score(self, specs: Sequence[ModelSpec], *, force: bool = False) -> None:
         """Scores what is not scored already; again with `force`, or where the run is forced."""
@@ -129,7 +143,7 @@ class TrackedRun:
         """Adds a model's score file, beside that of the reference."""
         first = list(filter(None, [self.reference]))
         files = [score_path(self.slices, spec) for spec in first]
-        sums = read_sums(self.tokens, *files, file)
+        sums = read_sums(self.tokens, *files, file, slices=self.followed)
         self.checkpoints[step] = measure(model, step, file, sums, *(spec.shown for spec in first))
 
     def intervene(self, models: Sequence[ModelSpec]) -> None:

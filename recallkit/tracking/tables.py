@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
 from recallkit.display.notebook import Shown
 from recallkit.measure.labelled import open_scores
 from recallkit.measure.ratio import Ratio, holm, p_values, ratio
-from recallkit.measure.shares import retained
+from recallkit.measure.shares import efficiency, retained
 from recallkit.measure.sums import add_up
-from recallkit.storage.schemas import LAYOUTS, frame_of
+from recallkit.storage.schemas import LAYOUTS, frame_of, frame_of_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    import polars as pl
-
     from recallkit.measure.labelled import LabelledTokens
     from recallkit.measure.sums import TableSums
+    from recallkit.slicing.definitions import Slice
 
 LEAST_GAIN = 0.01
 """Recall gain that is called recall: presence and position alone are worth half a point, the zoo's
@@ -50,31 +50,38 @@ class TrackTables(Shown):
     upper and of the lower ends of gains. `absent`: that interval is below LEAST_GAIN. `gone`: it
     is, but at `step`, the first such, the gain was above (Holm over all checkpoints). `unknown`:
     neither is shown; `step` as before, if there is one.
+
+    by_slice, only with named slices: `tokens`, and with intervals `nll`, the recall `gain`, and
+    `efficiency`, 1 less the summed NLL over that at first occurrences, null where tokens of the
+    slice repeat no bigram.
     """
 
     track: pl.DataFrame
     verdict: pl.DataFrame
+    by_slice: pl.DataFrame | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model of the table: its step (None: the reference), its score file, its row, and its recall
-    gain."""
+    """A model of the table: its step (None: the reference), its score file, its row, its recall
+    gain, and its rows of named slices, if there are any."""
 
     step: int | None
     file: Path
     row: dict[str, Any]
     gain: Ratio
+    by_slice: pl.DataFrame | None = None
 
 
-def read_sums(tokens: LabelledTokens, *files: Path) -> TableSums:
-    """The sums of all tokens, AR hits and other tokens under the models of score files.
+def read_sums(tokens: LabelledTokens, *files: Path, slices: Sequence[Slice] = ()) -> TableSums:
+    """The sums of all tokens, AR hits, other tokens and `slices` under the models of score files.
 
     Raises UserError if a file is damaged, or of other sequences.
     """
     scores = [open_scores(path, tokens) for path in files]
-    sums = add_up(tokens, scores, every_table=False)
-    return sums.tables["slices"].slice("all", "ar_hit", "other")
+    sums = add_up(tokens, scores, slices, every_table=False)
+    names = [slice_.name for slice_ in slices]
+    return sums.tables["slices"].slice("all", "ar_hit", "other", *names)
 
 
 def measure(
@@ -84,7 +91,7 @@ def measure(
     sums: TableSums,
     reference: str | None = None,
 ) -> Checkpoint:
-    """The row of a model: the last of `sums`, after the reference, if there is one."""
+    """The rows of a model: the last of `sums`, after the reference, if there is one."""
     every, hits, other = (sums.slice(name) for name in ("all", "ar_hit", "other"))
     place, tokens = int(reference is not None), hits["tokens"]
     figures = {
@@ -109,14 +116,28 @@ def measure(
     }
     for name, figure in figures.items():
         row |= figure.row(name)
-    return Checkpoint(step, file, row, figures["gain"])
+    named = sums.take(np.arange(3, len(sums.keys)))
+    by_slice = _rows_by_slice(named, place, model, step) if len(named.keys) else None
+    return Checkpoint(step, file, row, figures["gain"], by_slice)
+
+
+def _rows_by_slice(sums: TableSums, place: int, model: str, step: int | None) -> pl.DataFrame:
+    """The rows of `by_slice` of model number `place` of the sums of named slices."""
+    tokens = sums["tokens"]
+    columns: dict[str, Any] = {"model": model, "step": step, "tokens": tokens.total}
+    columns |= ratio(sums[f"nll_{place}"], tokens).columns("nll")
+    columns |= ratio(sums.gain(place), tokens).columns("gain")
+    columns |= efficiency(sums, place).columns("efficiency")
+    return frame_of_columns("track/by_slice", sums.keys, columns)
 
 
 def make_tables(checkpoints: Sequence[Checkpoint]) -> TrackTables:
     """The tables of checkpoints by ascending step, the reference, if there is one, first."""
     track = frame_of("track/track", [one.row for one in checkpoints])
     verdict = _verdict([one for one in checkpoints if one.step is not None])
-    return TrackTables(track, frame_of("track/verdict", verdict))
+    by_slice = [one.by_slice for one in checkpoints if one.by_slice is not None]
+    of_slices = pl.concat(by_slice) if by_slice else None
+    return TrackTables(track, frame_of("track/verdict", verdict), of_slices)
 
 
 # ---------------------------------------------------------------------------------------- verdict

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
 from recallkit.display.cells import percent, resampled, too_few
-from recallkit.display.charts import Figure, Style, line_chart, number
+from recallkit.display.charts import Figure, Style, line_chart, model_styles, number
 from recallkit.display.exports import Look, command_line
 from recallkit.display.tables import Table
 from recallkit.models.spec import LIVE
@@ -31,15 +31,17 @@ def look(folder: Path, tables: TrackTables | None = None) -> Look:
         tables or read_tables(TrackTables, folder),
         artifacts.read_manifest(folder / "track.parquet"),
     )
+    shown = shown_track(tables)
     return Look(
         folder,
         "track",
         tables,
-        shown_track(tables),
+        shown,
         track_figures,
         answer(tables),
         method(tables, manifest),
         command(manifest),
+        leading=len(shown),
     )
 
 
@@ -61,7 +63,9 @@ def command(manifest: Mapping[str, Any]) -> str:
         if source.startswith(LIVE):
             return ""
         words.append(source if source.endswith(name) else f"{name}={source}")
-    return command_line("track", *words, slices="DIR", causal=manifest["options"]["causal"])
+    options = manifest["options"]
+    named = tuple(options["slice"])
+    return command_line("track", *words, slices="DIR", slice=named, causal=options["causal"])
 
 
 def _parts(tables: TrackTables) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -143,7 +147,24 @@ def shown_track(tables: TrackTables) -> dict[str, Table]:
         caption,
         optional=["first", "other"],
     )
-    return {"track": table}
+    shown = {"track": table}
+    if tables.by_slice is not None:
+        last = tables.by_slice.filter(step=steps[-1]["step"]).to_dicts()
+        shown["by_slice"] = Table.of("Slices at the last step", _OF_SLICES, last, _ABOUT_SLICES)
+    return shown
+
+
+_OF_SLICES: dict[str, Cell] = {
+    "slice": cells.name("slice"),
+    "tokens": cells.number("tokens", ","),
+    "NLL": cells.with_interval("nll"),
+    "gain, points": cells.with_interval("gain", "z.1f", 100),
+    "effi-\nciency, %": cells.in_percent("efficiency"),
+}
+_ABOUT_SLICES = (
+    "Efficiency: 1 less the summed NLL over that at first occurrences of the bigrams, of slices "
+    "whose tokens all repeat one. Earlier steps: by_slice.parquet."
+)
 
 
 # ---------------------------------------------------------------------------------------- charts
@@ -197,7 +218,16 @@ def track_figures(tables: TrackTables) -> list[Figure]:
         resolve={"scale": {"y": "independent"}},
         height=150,
     )
-    return [Figure("track", "Recall gain and NLL by training step", caption, drawn)]
+    figures = [Figure("track", "Recall gain and NLL by training step", caption, drawn)]
+    if tables.by_slice is not None:
+        rows = tables.by_slice.drop_nulls("step").to_dicts()
+        points = [{**_point(row, "nll"), "model": row["slice"]} for row in rows]
+        names = list(dict.fromkeys(row["slice"] for row in rows))
+        y = number("y", _NLL, zero=True)
+        drawn = line_chart(points, names, x, y, styles=model_styles(names))
+        title = "NLL of slices by training step"
+        figures.append(Figure("by_slice", title, f"{title}{bands}.", drawn))
+    return figures
 
 
 def _point(row: Row, curve: str) -> dict[str, Any]:

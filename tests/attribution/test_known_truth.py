@@ -87,6 +87,17 @@ def test_recall_is_retained_however_much_less_is_known_and_the_gap_share_falls(s
     assert shares[0] > 2 * shares[-1], "of the same loss of recall"
 
 
+@pytest.mark.parametrize("saved", [0.75, 0, -0.5])
+def test_efficiency_is_what_repetition_saves_of_the_nats_at_first_occurrences(slices, hits_of, saved):
+    """Of a bigram model, to which a repeated bigram costs as much as its first occurrence."""
+    repeated = pl.read_parquet(slices / "tokens.parquet")["repeated"].to_numpy()
+    _, bigram, _ = probabilities(slices)
+    hits = hits_of(-np.log(bigram) * np.where(repeated, 1 - saved, 1), "control:recall")
+    ends = [hits[f"efficiency_model{end}"] for end in ("", "_ci_low", "_ci_high")]
+    assert ends == pytest.approx([saved] * 3, abs=1e-6)
+    assert hits["efficiency_reference_ci_low"] < hits["efficiency_reference"] < hits["efficiency_reference_ci_high"] < 1
+
+
 @pytest.mark.parametrize(("forgotten", "lost"), [(1, 0), (0, 1), (0.5, 2)])
 def test_the_control_is_what_lost_knowledge_of_rare_bigrams_has_of_the_gap(slices, hits_of, forgotten, lost):
     """So many nats worse on all rare bigrams, repeated or not, where nothing is recalled less, and so many on AR hits."""

@@ -14,6 +14,7 @@ from recallkit import attribution
 from recallkit.attribution.comparison import read_comparison
 from recallkit.attribution.view import look
 from recallkit.errors import UserError
+from recallkit.report.words import method
 from recallkit.slicing.definitions import PARTITION, SLICES, members, parse_slice, parse_slices
 from recallkit.storage import artifacts
 from tests.conftest import ROOT
@@ -30,10 +31,12 @@ def test_what_is_asked_for_is_a_question_of_its_own(small_slices, tmp_path):
     comparison = read_comparison(tmp_path, small_slices)
     assert [slice_.given for slice_ in comparison.given] == comparison.manifest["slice"] == REQUESTED
     assert look(comparison).json()["gap"] == tables.gap.to_dicts()
+    assert "first occurrences" in method(comparison)["Recall efficiency"]
     with pytest.raises(UserError, match="--force"):
         attribution.gap(*MODELS, small_slices, tmp_path)
     attribution.gap(*MODELS, small_slices, tmp_path, force=True)
     plain = read_comparison(tmp_path)
+    assert "Recall efficiency" not in method(plain)
     assert (plain.given, "slice" in plain.manifest, "slice" in plain.manifest["options"]) == (
         (),
         False,

@@ -44,6 +44,8 @@ ROWS = pa.table(
         "word_kind": pa.array(["number", "function", None, "plain", "number"]).dictionary_encode(),
         "opens_bracket": [True, False, False, True, False],
         "closes_bracket": [False, False, True, True, False],
+        "opens_quote": [False, True, False, False, False],
+        "closes_quote": [False, False, False, False, True],
     }
 )
 
@@ -58,6 +60,7 @@ def test_built_in_slices_are_what_their_sentences_say():
     assert found("copy:k1", "copy:k2", "copy:k3", "copy:k4", "copy:k5") == [[0, 1, 3, 4], [0, 1, 4], [1, 4], [1], []]
     assert found("rare_word", "folded", "number", "capitalised", "identifier") == [[0, 4], [2], [0, 4], [], []]
     assert found("function_word", "content_word", "closing_bracket", "opening_bracket") == [[1], [0, 3, 4], [2, 3], [0, 3]]
+    assert found("state_word", "opening_quote", "closing_quote") == [[], [1], [4]]
     assert found("x=word_kind = 'plain' OR word_count > 5", "x=word_kind IN ('number') AND NOT closes_bracket") == [[1, 3], [0, 4]]
     assert found("first_rare", "first_frequent", max_count=6) == [[2, 3], []]
     assert found("first_rare", max_count=10**40) == [[2, 3]]
@@ -115,7 +118,7 @@ def test_what_is_no_condition_on_columns_is_one_line_that_names_the_slice():
         assert caught.value.remedy
 
 
-FLAGS = ("repeated", "ar_hit", "overwritten", "word_repeated", "word_folded", "opens_bracket", "closes_bracket")
+FLAGS = ("repeated", "ar_hit", "overwritten", "word_repeated", "word_folded", *COLUMNS[-4:])
 WORDS = [
     *(*COLUMNS[:7], "word_kind", "word_count", "closes_bracket"),
     *("and", "or", "not", "in", "is", "null", "between", "like"),
@@ -140,9 +143,18 @@ def test_whatever_is_accepted_has_one_value_per_row_that_depends_on_it_alone(wor
     assert whole.tolist() == singly
 
 
+def test_the_filters_of_a_paper_are_requested_by_its_name():
+    names = [slice_.name for slice_ in parse_slices(["copy:k5", " paper:2606.20936 ", "mine=repeated"])]
+    copies = [f"copy:k{length}" for length in (5, 1, 2, 4, 8)]
+    words = ["content_word", "function_word", "state_word"]
+    marks = [f"{side}_{mark}" for mark in ("bracket", "quote") for side in ("opening", "closing")]
+    assert names == [*copies, *words, *marks, "mine"]
+
+
 @pytest.mark.parametrize(
     ("given_", "message"),
     [
+        (["2606.20936"], "2606.20936: no such slice; did you mean paper:2606.20936?"),
         (["repeatd"], "repeatd: no such slice; did you mean repeated?"),
         (["copy:k0"], "copy:k0: no such slice; write copy:kN"),
         (["copy:k" + "9" * 9], "no such slice"),

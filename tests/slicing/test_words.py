@@ -74,6 +74,26 @@ def test_brackets(text, opening, closing):
     assert [np.flatnonzero(found[f"{kind}_bracket"]).tolist() for kind in ("opens", "closes")] == [opening, closing]
 
 
+@pytest.mark.parametrize(
+    ("text", "opening", "closing"),
+    [
+        ('x| "|a|"|.', [1], [3]),
+        ('x|"a"', [], []),
+        ("x| '|a| don|'|t|'", [1], [6]),  # an apostrophe inside a word
+        ('x|.|"| y| "|b|"', [4], [6]),  # the text begins inside a quotation
+        ("x| \"|'|tis| a|\"|'| b", [1, 2], [5]),  # what is open inside ends with the outer one
+        ('x|(|"|a|"|,|"|b|"|)', [2, 6], [4, 8]),
+        ("x|„|a|“|“|b|”|«|c|»|「|d|」", [1, 4, 7, 10], [3, 6, 9, 12]),
+        ("x|‘|it|’|s|’", [1], [5]),
+        ('x| "|¦| "|a|"', [1, 3], [5]),
+        ('x| "|a|\n| "|b|"', [1], [6]),  # a mark after a space does not close
+    ],
+)
+def test_quotations(text, opening, closing):
+    columns = labelled([tokens("|" + text)])
+    assert [np.flatnonzero(columns[f"{kind}_quote"]).tolist() for kind in ("opens", "closes")] == [opening, closing]
+
+
 def test_kinds_of_words():
     for kind, examples in {
         "plain": "cat naïve 猫 ² café straße",
@@ -95,6 +115,7 @@ def test_words_are_folded_by_case_and_english_inflection():
 PIECES = [
     *(b"the", b" The", b" cat", b"Cat", b"s", b" run", b"ning", b"_", b"x", b"X", b"7", b" 19", b"."),
     *(b" ", b"\n", b"(", b")", b"[", b"])", b"()", b"\xc3", b"\xa9", b" \xc3\xa9", b"\xe2\x80", b"\x9c", b"-", END, b"a.B", b"' c"),
+    *(b'"', b"'", "”".encode(), "„".encode(), "’".encode(), "‚".encode()),
 ]
 
 
@@ -135,8 +156,43 @@ def words_reference(sequence: list[bytes], counts: list[int]) -> list[tuple]:
         of = owner[place]
         inside = [counts[p - 1] for p in range(1, len(sequence)) if of is not None and owner[p] == owner[p - 1] == of]
         of_word = (False, False, None, None) if of is None else (*found[of][2:4], min(inside, default=None), found[of][4])
-        rows.append((*of_word, *brackets(sequence, place)))
+        rows.append((*of_word, *brackets(sequence, place), place in quotes(sequence, 0), place in quotes(sequence, 1)))
     return rows
+
+
+def quotes(sequence: list[bytes], end: int) -> set[int]:
+    """The tokens that open a quotation which a later one closes, or none (`end` 0), or close one that an earlier one opened (1)."""
+    tokens, first = set(), 0
+    for is_end, run in itertools.groupby(sequence, key=lambda piece: piece == END):
+        pieces = list(run)
+        if not is_end:
+            owner = [first + number for number, piece in enumerate(pieces) for _ in piece]
+            for pair in quotations(b"".join(pieces).decode("utf-8", "surrogateescape")):
+                places = [None if byte is None else owner[byte] for byte in pair]
+                if places[0] != places[1]:
+                    tokens.add(places[end])
+        first += len(pieces)
+    return tokens
+
+
+def quotations(text: str) -> list[list[int | None]]:
+    """Of each pair of quote marks where their bytes begin, None for a mark that is missing."""
+    pairs, left = [], []
+    for place, mark in enumerate(text):
+        before, after = text[:place][-1:], text[place + 1 :][:1]
+        in_word = [bool(side) and (side.isalnum() or side == "_") for side in (before, after)]
+        opens = mark in "“„‚" or (mark in "\"'" and not in_word[0] and not after.isspace())
+        closes = mark in "“”" or (mark in "’\"'" and not in_word[1] and not (mark != "’" and before.isspace()))
+        byte = len(text[:place].encode("utf-8", "surrogateescape"))
+        own = {"“": "„", "”": "“„", "’": "‚", '"': '"', "'": "'"}.get(mark, "")
+        match = [number for number, (open_mark, _) in enumerate(left) if open_mark in own]
+        if match and closes:
+            left[match[-1]][1][1] = byte
+            del left[match[-1] :]
+        elif not match and opens:
+            pairs.append([byte, None])
+            left.append((mark, pairs[-1]))
+    return pairs
 
 
 def brackets(sequence: list[bytes], place: int) -> tuple[bool, bool]:
@@ -197,7 +253,7 @@ def test_the_table_is_made_on_demand_reused_and_made_again_for_another_definitio
     found = {slice_.name: int(mask.sum()) for slice_, mask in zip(given_, members(given_, rows, max_count), strict=True)}
     assert min(found.values()) > 0
     assert {name: tables.gap.filter(source="ALL", slice=name)["tokens"][0] for name in found} == found
-    monkeypatch.setattr(words, "_VERSION", 2)
+    monkeypatch.setattr(words, "_VERSION", words._VERSION + 1)
     make_words(slices)
     assert path.stat().st_mtime_ns != before
     monkeypatch.undo()

@@ -21,14 +21,18 @@ STEPS = ("step-0=control:unigram", "step-10=control:bigram", "step-20=control:re
 
 @pytest.fixture(scope="module")
 def command(few_slices):
-    return ("track", "control:recall", *STEPS, "--slices", few_slices, "--counts", few_slices.parent / "counts.duckdb")
+    named = ("--slice", "copy:k2", "--slice", "state_word")
+    return ("track", "control:recall", *STEPS, "--slices", few_slices, "--counts", few_slices.parent / "counts.duckdb", *named)
 
 
 def test_the_command_prints_draws_and_reports(command, run, few_slices, tmp_path):
     done = run(*command, "-o", tmp_path / "out", "--figures", tmp_path / "figures", "--export", "csv,md")
     assert done.returncode == 0, done.stderr
     assert "Recall appears at step 20 (95 % interval 20 to 20): at step 20 the recall gain on AR hits is " in " ".join(done.stdout.split())
-    assert {path.name for path in (tmp_path / "figures").iterdir()} >= {"track.svg", "track.png"}
+    assert {path.name for path in (tmp_path / "figures").iterdir()} >= {"track.svg", "track.png", "by_slice.svg"}
+    assert re.search(r"Slices at the last step\n.*\n *slice .*\n─+\ncopy:k2 .* \d\d\.\d\nstate_word .* –\n", done.stdout)
+    assert "slices whose tokens all repeat one. Earlier steps: by_slice.parquet." in " ".join(done.stdout.split())
+    assert pl.read_parquet(tmp_path / "out" / "by_slice.parquet")["step"].to_list() == [None, None, 0, 0, 10, 10, 20, 20]
     assert pl.read_csv(tmp_path / "out" / "track.csv")["step"].to_list() == [None, 0, 10, 20]
     found = json.loads(run(*command, "-o", tmp_path / "out", "--json").stdout)
     assert (found["verdict"][0]["step"], [row["step"] for row in found["track"]]) == (20, [None, 0, 10, 20])
@@ -38,8 +42,8 @@ def test_the_command_prints_draws_and_reports(command, run, few_slices, tmp_path
     assert "Recall by step" in html
     assert "Recall appears at step 20" in html
     told = re.sub("<[^>]*>", "", html)
-    [again] = re.findall(r"recallkit track control:recall .*? --slices DIR", told)
-    assert again == f"recallkit track control:recall {' '.join(STEPS)} --slices DIR"
+    [again] = re.findall(r"recallkit track control:recall .*? --slices DIR(?: --slice [\w:]+)*", told)
+    assert again == f"recallkit track control:recall {' '.join(STEPS)} --slices DIR --slice copy:k2 --slice state_word"
     words = shlex.split(again.replace("DIR", str(few_slices)))[1:]
     repeated = run(*words, "-o", tmp_path / "again", "--json")
     assert repeated.returncode == 0, repeated.stderr

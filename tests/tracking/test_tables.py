@@ -18,6 +18,7 @@ from recallkit.tracking.view import answer
 from tests.benchmarks.tracking import judged
 from tests.known_truth import PATH
 
+SLICES = ("repeated", "content_word", "state_word", "copy:k1")
 STEPS = ("step-0=control:unigram", "step-10=control:bigram", "step-20=control:recall")
 
 
@@ -25,7 +26,7 @@ STEPS = ("step-0=control:unigram", "step-10=control:bigram", "step-20=control:re
 def tracked(small_slices, tmp_path_factory):
     """Control models as the checkpoints of a run: from unigrams to a bigram model to one that recalls."""
     counts, out = small_slices.parent / "counts.duckdb", tmp_path_factory.mktemp("track")
-    return recallkit.track({"ref": "control:recall"}, STEPS, slices=small_slices, counts=counts, out=out, causal=True), out
+    return recallkit.track({"ref": "control:recall"}, STEPS, slices=small_slices, counts=counts, out=out, causal=True, slice=SLICES), out
 
 
 def slow_means(slices, model):
@@ -51,6 +52,28 @@ def test_means_are_those_of_a_slow_computation(tracked, small_slices):
         assert all(row[f"{name}_ci_low"] <= row[name] <= row[f"{name}_ci_high"] for name in wanted)
 
 
+def test_named_slices_are_those_of_a_slow_computation(tracked, small_slices):
+    by_slice = tracked[0].by_slice
+    assert by_slice.select("step", "slice").rows() == [(step, name) for step in (None, 0, 10, 20) for name in SLICES]
+    labels = pl.read_parquet(small_slices / "tokens.parquet").hstack(pl.read_parquet(small_slices / "words.parquet"))
+    for model, step in zip(("ref", *(name.partition("=")[0] for name in STEPS)), (None, 0, 10, 20), strict=True):
+        rows = labels.with_columns(pl.read_parquet(score_path(small_slices, model))["nll"].cast(pl.Float64))
+        first = pl.col("nll").first().over("sequence", "prev_token", "token")
+        rows = rows.with_columns(first_nll=first).with_columns(gain=(-pl.col("nll")).exp() - (-pl.col("first_nll")).exp())
+        for name, is_in in (
+            ("repeated", pl.col("repeated")),
+            ("content_word", pl.col("word_kind") != "function"),
+            ("state_word", (pl.col("word_kind") != "function") & (pl.col("context_class") == "new")),
+            ("copy:k1", pl.col("context_class") != "new"),
+        ):
+            own = rows.filter(is_in)
+            row = by_slice.filter(pl.col("step").eq_missing(step), slice=name).row(0, named=True)
+            assert [row["tokens"], row["nll"], row["gain"]] == pytest.approx([own.height, own["nll"].mean(), own["gain"].mean()], abs=1e-6)
+            efficiency = 1 - own["nll"].sum() / own["first_nll"].sum() if name == "repeated" else None
+            assert row["efficiency"] == pytest.approx(efficiency, abs=1e-6)
+            assert row["nll_ci_low"] <= row["nll"] <= row["nll_ci_high"]
+
+
 def test_models_without_recall_retain_none_of_it_and_the_reference_all(tracked):
     rows = {row["step"]: row for row in tracked[0].track.to_dicts()}
     ends = ("", "_ci_low", "_ci_high")
@@ -72,16 +95,25 @@ def test_causal_recall_is_that_of_intervene(tracked, small_slices):
 
 
 def test_presence_is_not_called_recall_and_a_cache_is(small_slices, tmp_path):
-    """First occurrences cost presence more than AR hits, but a present id is only a little likelier: it associates nothing."""
+    """First occurrences cost presence more than AR hits, but a present id is only a little likelier: it associates nothing.
+
+    Of the cache's recall gain it has a twentieth, of its recall efficiency, which is of nats, a sixth.
+    """
+    of_hits = {}
     counts = small_slices.parent / "counts.duckdb"
     for name, verdict, points in (("presence", UNKNOWN, 1), ("bigram_cache", APPEARS, 20)):
         model = {f"step-1-{name}": f"{PATH}:{name}"}
-        tables = recallkit.track("control:bigram", model, slices=small_slices, counts=counts, out=tmp_path / name, batch_tokens=2048)
+        tables = recallkit.track(
+            "control:bigram", model, slices=small_slices, counts=counts, out=tmp_path / name, batch_tokens=2048, slice="ar_hit"
+        )
         row = tables.track.filter(step=1).row(0, named=True)
         assert tables.verdict["verdict"][0] == verdict
         assert 100 * row["gain"] == pytest.approx(points, rel=0.15)
         assert row["first_nll"] - row["ar_nll"] > 0.2
         assert row["retained"] is None, "the reference is not shown to recall"
+        [of_hits[name]] = tables.by_slice.filter(step=1).select("gain", "efficiency").rows()
+    gain, efficiency = np.divide(of_hits["presence"], of_hits["bigram_cache"])
+    assert [gain, efficiency] == pytest.approx([0.05, 0.16], abs=0.01)
 
 
 # ------------------------------------------------------------------------------------------------------------- verdicts
@@ -156,9 +188,9 @@ def test_false_verdicts_are_rare():
 def test_the_result_grows_but_not_with_another_reference(tracked, small_slices):
     _, out = tracked
     counts = small_slices.parent / "counts.duckdb"
-    again = recallkit.track({"ref": "control:recall"}, STEPS[1], slices=small_slices, counts=counts, out=out, causal=True)
+    again = recallkit.track({"ref": "control:recall"}, STEPS[1], slices=small_slices, counts=counts, out=out, causal=True, slice=SLICES)
     assert again.track["step"].to_list() == [None, 10]
-    with pytest.raises(UserError, match=r"other options \(differs in causal, reference"):
+    with pytest.raises(UserError, match=r"other options \(differs in causal, reference, slice"):
         TrackedRun(small_slices, out, list_models("control:unigram")[0])
 
 
