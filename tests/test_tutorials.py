@@ -52,13 +52,13 @@ def reader(tiny_model, tmp_path) -> Path:
 
 
 def smallest(command: str, text: str) -> list[str]:
-    """The words of a command about less text, with fewer samples; one that waits for checkpoints to come does not."""
+    """The words of a command about less text, with fewer samples."""
     sizes = {"demo:validation": text, "300": "30"}
     given: list[str] = []
     for word in shlex.split(command, posix=False):  # which keeps quotes, so that a pattern in them is not expanded
         files = sorted(map(str, Path().glob(word))) if "*" in word and not word.startswith("'") else []
         given += files or [sizes.get(word, word).strip("'")]
-    return [word for word in given if word != "--watch"]
+    return given
 
 
 def commands_of(name: str) -> list[str]:

@@ -42,7 +42,7 @@ USUAL = {
     "profile": "--slices --tokenizer --limit-tokens --counts --figures --export --full",
     "score": "--slices --device --dtype --model-tokenizer --context --workers --check",
     "gap": "--text --train --sample --slices --device --dtype --figures --export --full",
-    "track": "--slices --causal --watch --device --dtype --figures --export --full",
+    "track": "--slices --causal --device --dtype --figures --export --full",
     "intervene": "--slices --slice --samples --device --dtype --workers --figures --full",
     "ablate": "--slices --mixers --heads --by --device --dtype --figures --full",
     "eval-recall": "--tasks --data --limit --prompt --cut --device --dtype --batch-size --full",

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit import config
 from recallkit.commands.adapter import Outcome, command
 from recallkit.commands.slices import ComparedTextOptions, rest_of_text, slices_of
 from recallkit.declarations import File, argument, names, numbers, option, path
@@ -292,7 +291,7 @@ def paper_table(name: str) -> "pl.DataFrame":
 
 @dataclass(frozen=True)
 class Track(ScoringOptions, WritingOptions):
-    """Which run is followed, and for how long."""
+    """Which run is followed, and what is measured of it."""
 
     reference: AnyModel | None = argument(f"A model to compare with: {MODEL_SYNTAX}.", metavar="REFERENCE")
     checkpoints: AnyModels | None = argument(
@@ -304,15 +303,6 @@ class Track(ScoringOptions, WritingOptions):
     causal: bool = option(
         "Also measure causal recall, as `recallkit intervene` does. It scores changed text, which takes several times as long.", False
     )
-    watch: bool = option("Keep running, and score new checkpoints that match a quoted pattern as they appear.", False)
-    interval: float = option(
-        "With --watch: seconds between scans. Files that did not change between two scans are complete.",
-        30.0,
-        metavar="SECONDS",
-        least=0.01,
-        most=86400,
-    )
-    until: int | None = option("With --watch: stop once this step or a later one is scored.", metavar="STEP", least=0, most=config.MOST)
     out: File | None = out_option("Directory of the result tables.", default="a folder in the slices")
 
 
@@ -321,7 +311,6 @@ class Track(ScoringOptions, WritingOptions):
     Track,
     examples=(
         "recallkit track path/to/attention run/checkpoint-* --slices slices",
-        "recallkit track path/to/attention 'run/checkpoint-*' --slices slices --watch",
         "recallkit track path/to/attention 'run/checkpoint-*' --slices slices --causal",
     ),
     draws=True,
@@ -335,23 +324,16 @@ def track(asked: Track) -> Outcome["TrackTables"]:
     from recallkit import builtin, tracking
     from recallkit.models.spec import one_model
     from recallkit.slicing.definitions import parse_slices
-    from recallkit.tracking.run import track_path, watch
+    from recallkit.tracking.run import track_path
     from recallkit.tracking.view import look
 
     if asked.reference is None or asked.checkpoints is None:
         missing = "REFERENCE" if asked.reference is None else "CHECKPOINT"
         raise UsageError("no model is named", where=missing, remedy="name a reference, then the checkpoints of a run")
-    if asked.until is not None and not asked.watch:
-        raise UsageError("goes with --watch", where="--until", remedy="give --watch as well, or leave it out")
-    if asked.causal and asked.watch:
-        raise UsageError("not with --watch", where="--causal", remedy="repeat the command with --causal when the run has ended")
     reference, checkpoints = one_model(asked.reference), builtin.named_models(asked.checkpoints)
     slices = builtin.named_slices(asked.slices, [reference, *checkpoints])
     followed = parse_slices(names(asked.slice), without=())
     out = path(asked.out) or track_path(slices, reference, checkpoints, causal=asked.causal, followed=followed)
     run = tracking.TrackedRun(slices, out, reference, asked, asked.causal, asked.force, followed=followed)
-    if not asked.watch:
-        tables = tracking.track(run, checkpoints)
-        return Outcome.of(tables, lambda: look(out, tables))
-    tables = watch(run, checkpoints, lambda tables: look(out, tables).print(), seconds=asked.interval, until=asked.until)
-    return replace(Outcome.of(tables, lambda: look(out, tables)), show=lambda full: None)
+    tables = tracking.track(run, checkpoints)
+    return Outcome.of(tables, lambda: look(out, tables))

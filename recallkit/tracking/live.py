@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.config import BUILTIN_SEQ_LEN
+from recallkit.declarations import names
 from recallkit.display import console
 from recallkit.display.notebook import Shown
 from recallkit.errors import UsageError, UserError
+from recallkit.models.loading import tokenizer_name
 from recallkit.models.prefix import prefix_notes
 from recallkit.models.spec import one_model
 from recallkit.options import ScoringOptions
 from recallkit.scoring.recorded import record_array
+from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
 from recallkit.trackers.open_runs import log_step
@@ -26,7 +29,7 @@ from recallkit.tracking.tables import TrackTables, make_tables
 from recallkit.tracking.view import look
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from os import PathLike
 
     from recallkit.tracking.reading import Batch
@@ -60,10 +63,12 @@ class Tracker(Shown):
     the table of `recallkit track`; `recallkit report OUT` draws it. Printed, a tracker says what
     `recallkit track` would say; `chart()` is the curve, from the second step on.
 
-    `tokenizer`: the model's, where it is not that of the slices: its NLLs are then aligned to the
-    slices' tokens. `bos`: the token that it reads before every text, `none`, or None for what its
-    tokenizer says. `reference`: a model or recorded NLLs to compare with, read once. `writer`: a
-    SummaryWriter of TensorBoard. An `out` that has rows of an earlier part of the run is continued.
+    `tokenizer`: the model's, in whose tokens the built-in text is then read and counted; slices
+    have their own. `bos`: the token that is read before every text, `none`, or None for what the
+    tokenizer says. `slice`: slices to follow besides AR hits and other tokens, as `recallkit track
+    --slice` takes them. `reference`: a model or recorded NLLs to compare with, read once, on
+    `device`. `writer`: a SummaryWriter of TensorBoard. An `out` that has rows of an earlier part of
+    the run is continued.
     Raises UserError for everything a user can correct.
     """
 
@@ -72,6 +77,7 @@ class Tracker(Shown):
         *,
         sample_tokens: int | None = None,
         slices: str | PathLike[str] | None = None,
+        slice: str | Sequence[str] | None = None,  # noqa: A002 - as in `gap`
         reference: Any = None,
         tokenizer: Any = None,
         bos: str | None = None,
@@ -80,20 +86,23 @@ class Tracker(Shown):
         device: str = "auto",
         force: bool = False,
     ) -> None:
-        if sample_tokens is not None and slices is not None:
-            remedy = "leave it out, or draw slices of so many: `recallkit slice --sample 20k`"
-            raise UsageError("slices are read as they are", where="sample_tokens", remedy=remedy)
+        if slices is not None and (sample_tokens is not None or tokenizer is not None):
+            where = "tokenizer" if sample_tokens is None else "sample_tokens"
+            remedy = "leave it out, or slice with it: `recallkit slice --tokenizer FILE --sample 20k`"
+            raise UsageError("slices are read as they are", where=where, remedy=remedy)
         if sample_tokens is not None and (type(sample_tokens) is not int or sample_tokens < 1):
             problem = f"{sample_tokens!r} is not a number of tokens"
             raise UsageError(problem, where="sample_tokens", remedy="give one such as 20_000")
-        folder = Path(out)
+        folder, self._writer = Path(out), writer
         first = None if reference is None else one_model(reference)
         with _first_process_first():
             if slices is None:
-                slices = _sample(folder / "slices", sample_tokens or SAMPLE_TOKENS)
-            self._run = TrackedRun(Path(slices), folder, first, ScoringOptions(device=device), force=force)
+                slices = _sample(folder, sample_tokens or SAMPLE_TOKENS, tokenizer)
+            followed = parse_slices(names(slice), without=())
+            scoring = ScoringOptions(device=device)
+            self._run = TrackedRun(Path(slices), folder, first, scoring, force=force, followed=followed)
             self._run.add_reference()
-        self._reading, self._writer = Reading(self._run.slices, tokenizer, bos), writer
+            self._reading = Reading(self._run.slices, bos)
         for line in prefix_notes({"the model": self._reading.prefix}):
             console.note(line)
         self._name = f"run {artifacts.digest_json(str(folder.resolve()))[:6]}"
@@ -162,7 +171,7 @@ class Tracker(Shown):
             raise UsageError(problem, where="step", remedy="give the number of steps done")
         if model is not None:
             with _random_state_kept():
-                self._reading.read(model, self._run.scoring.device)
+                self._reading.read(model)
         nll = self._reading.take()
         if not _is_first_process():
             return {}
@@ -170,8 +179,13 @@ class Tracker(Shown):
         file = record_array(self._run.slices, name, nll, self._reading.prefix)
         self._run.add_file(step, name, file)
         self._update()
-        row = self._run.checkpoints[step].row
-        return {name: scale * row[column] for name, (column, scale) in METRICS.items() if row[column] is not None}
+        checkpoint = self._run.checkpoints[step]
+        metrics = {name: (checkpoint.row[column], scale) for name, (column, scale) in METRICS.items()}
+        of_slices = [] if checkpoint.by_slice is None else checkpoint.by_slice.to_dicts()
+        for row in of_slices:
+            metrics[f"recall/{row['slice']}/nll"] = row["nll"], 1.0
+            metrics[f"recall/{row['slice']}/gain"] = row["gain"], 100.0
+        return {name: scale * value for name, (value, scale) in metrics.items() if value is not None}
 
     def _update(self) -> None:
         """Writes the tables of what is measured, and shows them from now on."""
@@ -196,16 +210,22 @@ class Tracker(Shown):
         self._update()
 
 
-def _sample(folder: Path, num_tokens: int) -> Path:
-    """The first tokens of the built-in text as a slice directory, made where it is missing."""
-    from recallkit import builtin, slicing
+def _sample(folder: Path, num_tokens: int, tokenizer: Any) -> Path:
+    """The first tokens of the built-in text as a slice directory, made where it is missing: in
+    tokens of the built-in tokenizer, or of another, with which the training text is counted."""
+    from recallkit import builtin, counting, slicing
 
-    text = dataclasses.replace(builtin.VALIDATION_TEXT, limit_tokens=num_tokens)
+    name, counts = tokenizer_name(tokenizer), folder / "counts.duckdb"
+    text = dataclasses.replace(builtin.VALIDATION_TEXT, limit_tokens=num_tokens, tokenizer=name)
     try:
-        slicing.slice_text(text, folder, counts=builtin.counts(), seq_len=BUILTIN_SEQ_LEN)
+        if name is None:
+            counts = builtin.counts()
+        else:
+            counting.count(dataclasses.replace(builtin.TRAINING_TEXT, tokenizer=name), counts)
+        slicing.slice_text(text, folder / "slices", counts=counts, seq_len=BUILTIN_SEQ_LEN)
     except UserError as error:
         raise UserError(error.problem, where=error.where, remedy="choose another `out`") from error
-    return folder
+    return folder / "slices"
 
 
 def _is_first_process() -> bool:

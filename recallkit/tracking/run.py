@@ -1,36 +1,30 @@
-"""The work of `track`: scores checkpoints that are not scored yet, and writes the tables by step
-after each of them."""
+"""The work of `track`: scores checkpoints that are not scored yet, and writes the tables by step."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from recallkit import events
-from recallkit.display import console
 from recallkit.display.progress import one_after_another
-from recallkit.errors import UsageError, UserError
+from recallkit.errors import UserError
 from recallkit.intervening.run import intervene
 from recallkit.measure.labelled import open_tokens
-from recallkit.models.kinds import kind_of
-from recallkit.models.prefix import other_prefixes
 from recallkit.models.spec import ModelSpec, list_models
 from recallkit.options import InterventionOptions, ScoringOptions
 from recallkit.scoring import plan_scores, score_path
+from recallkit.scoring.run import note_prefixes
 from recallkit.slicing.labels import summarise_slices
 from recallkit.slicing.words import make_words, needed_columns
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, folder_of, table_files
 from recallkit.storage.timings import Timings
-from recallkit.tracking.steps import Watch, by_step, expand_all, is_pattern, step_of
+from recallkit.tracking.steps import by_step, expand_all
 from recallkit.tracking.tables import Checkpoint, TrackTables, make_tables, measure, read_sums
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from recallkit.scoring.run import ScoringPlan
     from recallkit.slicing.definitions import Slice
 
 
@@ -71,14 +65,11 @@ class TrackedRun:
     causal: bool = False
     """Whether changed text is scored, too: see `intervene`."""
     force: bool = False
-    quiet: bool = False
     followed: Sequence[Slice] = ()
     """Slices besides AR hits and other tokens, for the table `by_slice`."""
     folder: str | None = None
     """Of the checkpoints."""
     checkpoints: dict[int | None, Checkpoint] = field(default_factory=dict)
-    prefixes: dict[str, str] = field(default_factory=dict)
-    """The tokens that are read before every sequence, and the first model that reads each."""
 
     def __post_init__(self) -> None:
         """Opens the labels, and makes those of words where a slice needs them. Raises UserError
@@ -104,28 +95,12 @@ class TrackedRun:
         if needed_columns(self.followed):
             make_words(self.slices)
 
-    def score(self, specs: Sequence[ModelSpec], *, force: bool = False) -> None:
-        """Scores what is not scored already; again with `force`, or where the run is forced."""
-        force = force or self.force
-        plans = plan_scores(specs, self.slices, self.scoring, force=force, quiet=self.quiet)
-        self._note_prefixes(plans)
+    def score(self, specs: Sequence[ModelSpec]) -> None:
+        """Scores what is not scored already; again where the run is forced."""
+        plans = plan_scores(specs, self.slices, self.scoring, force=self.force)
+        note_prefixes(plans)
         for plan in one_after_another(plans):
             plan.run()
-
-    def _note_prefixes(self, plans: Sequence[ScoringPlan]) -> None:
-        """Says what is read before every sequence, where that is new in this run."""
-        known = len(self.prefixes)
-        for plan in plans:
-            if not kind_of(plan.request.spec).is_control:
-                self.prefixes.setdefault(plan.request.prefix.token, plan.model.shown)
-        if len(self.prefixes) == known:
-            return
-        by_model = {model: token for token, model in self.prefixes.items()}
-        for line in other_prefixes(by_model):
-            console.note(line)
-        if self.quiet and not known:
-            for token in filter(None, self.prefixes):
-                console.note(f"{token} is read before every sequence (bos='none' prevents it)")
 
     def add_reference(self) -> None:
         """Scores and adds the reference, if there is one."""
@@ -190,42 +165,3 @@ def track(run: TrackedRun, checkpoints: Sequence[ModelSpec]) -> TrackTables:
     if run.causal:
         run.intervene(models)
     return run.write()
-
-
-def watch(
-    run: TrackedRun,
-    checkpoints: Sequence[ModelSpec],
-    show: Callable[[TrackTables], None],
-    *,
-    seconds: float = 30.0,
-    until: int | None = None,
-    sleep: Callable[[float], None] = time.sleep,
-) -> TrackTables:
-    """`track`, again and again as checkpoints come; `show` is called with each new table. Ends once
-    a step from `until` on is scored.
-
-    A checkpoint that cannot be read is named, and tried again when its files have changed; one that
-    is replaced is scored again.
-    """
-    if not any(map(is_pattern, checkpoints)):
-        remedy = "quote a pattern: 'run/checkpoint-*'"
-        raise UsageError("no pattern matches checkpoints still to come", where="--watch", remedy=remedy)
-    run.add_reference()
-    waiting, last = Watch(checkpoints), -1
-    while True:
-        for spec in waiting.changed():
-            step = step_of(spec)
-            try:
-                run.score([spec], force=step in run.checkpoints)
-            except (UserError, OSError) as error:
-                # An error of the system may be about another file than the checkpoint's.
-                if isinstance(error, OSError) and Path(spec.location).name not in str(error):
-                    raise
-                events.note(f"{error} (tried again when its files change)")
-                continue
-            run.add(step, spec)
-            last = max(last, step)
-            show(run.write())
-        if until is not None and last >= until:
-            return run.write()
-        sleep(seconds)

@@ -1,15 +1,15 @@
-"""The checkpoints of a run: their steps, read from their names, those that come during a run, and
-whether one is written."""
+"""The checkpoints of a run, and their steps, which are read from their names."""
 
 from __future__ import annotations
 
 import glob
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recallkit import events
+from recallkit.display.cells import counted
 from recallkit.errors import UserError
 from recallkit.models.spec import ModelSpec, list_models
 
@@ -77,7 +77,10 @@ def expand(pattern: ModelSpec) -> list[ModelSpec]:
         problem = "one name for several checkpoints"
         raise UserError(problem, where=pattern.typed(), remedy="leave the name out")
     paths = sorted(glob.glob(pattern.location))  # noqa: PTH207 - absolute or relative
-    return [replace(pattern, path=path, shown="") for path in paths]
+    complete = [path for path in paths if not _TEMPORARY.search(Path(path).name)]
+    if len(complete) < len(paths):
+        events.note(f"{pattern.location}: {counted(len(paths) - len(complete), 'temporary name')} skipped")
+    return [replace(pattern, path=path, shown="") for path in complete]
 
 
 def expand_all(patterns: Sequence[ModelSpec]) -> list[ModelSpec]:
@@ -87,60 +90,6 @@ def expand_all(patterns: Sequence[ModelSpec]) -> list[ModelSpec]:
         raise UserError(
             "no such checkpoints",
             where=patterns[0].location,
-            remedy="check the path, or give --watch",
+            remedy="check the path",
         )
     return list(list_models(specs))
-
-
-Files = tuple[tuple[str, int, int], ...]
-"""The files of a checkpoint: path, size, time of change."""
-
-
-@dataclass
-class Watch:
-    """The checkpoints that patterns name, now and later.
-
-    A checkpoint is settled when nothing in it changed since the last look. One without a step, of a
-    step that another has, or with a temporary name is skipped, with a note.
-    """
-
-    patterns: Sequence[ModelSpec]
-    _files: dict[str, Files] = field(default_factory=dict)
-    _taken: dict[str, Files] = field(default_factory=dict)
-    _owners: dict[int, str] = field(default_factory=dict)
-
-    def changed(self) -> list[ModelSpec]:
-        """The settled checkpoints that are new, or have changed since they were last returned, by
-        ascending step."""
-        ready: dict[int, ModelSpec] = {}
-        present = [spec for pattern in self.patterns for spec in expand(pattern)]
-        specs = {spec.location.rstrip("/"): spec for spec in present}
-        for location, spec in zip(specs, list_models(list(specs.values())), strict=True):
-            files = _files(Path(location))
-            before, self._files[location] = self._files.get(location), files
-            if not files or files != before or files == self._taken.get(location):
-                continue
-            self._taken[location] = files
-            try:
-                ready[self._step(spec, location)] = spec
-            except UserError as error:
-                events.note(f"{location}: {error.problem} (skipped)")
-        return [ready[step] for step in sorted(ready)]
-
-    def _step(self, spec: ModelSpec, location: str) -> int:
-        """The step of a settled checkpoint. Raises UserError for one that is skipped."""
-        step = step_of(spec)
-        if spec.name is None and _TEMPORARY.search(Path(location).name):
-            raise UserError("a temporary name", where=location)
-        if self._owners.setdefault(step, location) != location:
-            raise UserError(f"step {step:,} of {self._owners[step]}, too", where=location)
-        return step
-
-
-def _files(path: Path) -> Files:
-    try:
-        files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-        facts = [(str(file), file.stat()) for file in sorted(files)]
-    except OSError:
-        return ()  # a trainer removes old checkpoints
-    return tuple((name, fact.st_size, fact.st_mtime_ns) for name, fact in facts)

@@ -231,7 +231,9 @@ FILES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "write", "problem"), FILES, ids=[f"{name}{write.__name__}{place}" for place, (name, write, _) in enumerate(FILES)])
+@pytest.mark.parametrize(
+    ("name", "write", "problem"), FILES, ids=[f"{name}{write.__name__}{place}" for place, (name, write, _) in enumerate(FILES)]
+)
 def test_files_that_are_not_of_these_slices_are_refused_in_one_line(name, write, problem, slices, tmp_path, run):
     write(slices, tmp_path / name)
     result = run("score", f"x={tmp_path / name}", "--slices", slices)

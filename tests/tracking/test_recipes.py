@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MethodType, SimpleNamespace
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 import recallkit
-from recallkit.errors import UserError
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.language_model import LanguageModel
 from tests.conftest import ROOT
@@ -40,38 +39,16 @@ def of_step(tracker, step):
 
 def test_a_plain_loop(home, model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    logged = {}
-    wandb = SimpleNamespace(log=lambda metrics, step: logged.update({step: metrics}))
-    names = {"recallkit": recallkit, "wandb": wandb, "batches": range(501), "model": model}
+
+    def nlls_of(module, ids):
+        with torch.no_grad():
+            return cross_entropy(module(torch.tensor(ids[:, :-1])).transpose(1, 2), torch.tensor(ids[:, 1:]), reduction="none")
+
+    names = {"recallkit": recallkit, "loader": range(501), "model": model, "nlls_of": nlls_of, "rank": 0, "world": 1}
     exec(recipe("tracker = ").replace("20_000", "3_000"), names)
-    assert names["tracker"].table["tokens"].to_list() == [3000] * 2
-    assert logged == {step: of_step(names["tracker"], step) for step in (0, 500)}
-
-
-def test_torchtitan(model, tracker):
-    logged = {}
-
-    class Trainer:
-        """What a recipe needs of torchtitan.trainer.Trainer, version 0.3.0."""
-
-        class Config: ...
-
-        step = 0
-        model_parts = (model,)
-        metrics_processor = SimpleNamespace(logger=SimpleNamespace(log=lambda metrics, step: logged.update({step: metrics})))
-
-        def train(self, steps):
-            for _ in range(steps):
-                self.step += 1
-                self.train_step(iter(()))
-
-        def train_step(self, data_iterator):
-            assert self.step not in logged, "the step is trained first"
-
-    names = {"tracker": tracker, "Trainer": Trainer, "dataclass": dataclass}
-    exec(recipe("class Followed"), names)
-    names["Followed"]().train(501)
-    assert logged == {500: of_step(tracker, 500)}
+    tracker = names["tracker"]
+    assert tracker.table["tokens"].to_list() == [3000] * 2
+    assert tracker.log(1000, model) == pytest.approx(of_step(tracker, 500), rel=1e-5, abs=1e-5), "as the module itself"
 
 
 def test_olmo_core(model, tracker):
@@ -92,37 +69,6 @@ def test_olmo_core(model, tracker):
     for trainer.global_step in range(1, 502):
         callback.post_step()
     assert logged == {500: pytest.approx(of_step(tracker, 500), abs=1e-6)}
-
-
-@pytest.mark.slow
-def test_torchtitan_itself(model, tracker, monkeypatch, tmp_path):
-    """The real trainer, built by its configuration, with its own loggers; of a step only what the recipe adds."""
-    titan = pytest.importorskip("torchtitan.trainer", reason="needs torchtitan 0.3: pip install torchtitan")
-    from torchtitan.components.metrics import BaseLogger, LoggerContainer
-
-    logged = {}
-
-    class Logger(BaseLogger):
-        def log(self, metrics, step):
-            logged[step] = metrics
-
-    def begin(trainer, config):
-        trainer.step, trainer.model_parts = 500, [model]
-        trainer.metrics_processor = SimpleNamespace(logger=LoggerContainer())
-        trainer.metrics_processor.logger.add_logger(Logger())
-
-    trained = []
-    monkeypatch.setattr(titan.Trainer, "__init__", begin)
-    monkeypatch.setattr(titan.Trainer, "train_step", lambda self, data_iterator: trained.append(self.step))
-    names = {"tracker": tracker, "Trainer": titan.Trainer, "dataclass": dataclass, "__name__": "recipe"}
-    exec(recipe("class Followed"), names)
-    trainer = names["Followed"].Config().build()
-    trainer.train_step(iter(()))
-    assert trained == [500]
-    assert logged == {500: of_step(tracker, 500)}
-    asks_for_masks = pytest.importorskip("torchtitan.models.llama3").model_registry("debugmodel").model.build()
-    with pytest.raises(UserError, match="attention_masks must be"):
-        recallkit.Tracker(slices=tracker._run.slices, out=tmp_path / "own", tokenizer="bytes").log(1, asks_for_masks)
 
 
 @pytest.mark.slow

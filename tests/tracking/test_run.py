@@ -1,4 +1,4 @@
-"""The command: its table, page, figure and JSON, and a run that is watched while its checkpoints come."""
+"""The command: its table, page, figure and JSON, and a run that is followed by repeating it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import json
 import re
 import shlex
 import shutil
-from pathlib import Path
 
 import polars as pl
 import pytest
 
+import recallkit
 from recallkit.errors import UserError
-from recallkit.models.spec import list_models, parse_model
-from recallkit.scoring import ScoringOptions
-from recallkit.tracking.run import TrackedRun, track, watch
 
 STEPS = ("step-0=control:unigram", "step-10=control:bigram", "step-20=control:recall")
 
@@ -55,9 +52,6 @@ def test_mistakes_are_usage(run, few_slices):
         (): "no model is named",
         ("control:recall",): "no model is named",
         ("control:recall", "control:bigram"): "no step in its name",
-        ("control:recall", "step-1=control:bigram", "--until", "3"): "goes with --watch",
-        ("control:recall", "step-1=control:bigram", "--watch", "--causal"): "not with --watch",
-        ("control:recall", "step-1=control:bigram", "--watch"): "no pattern matches checkpoints still to come",
         ("control:recall", "step-1=control:bigram", "step-01=control:unigram"): "step 1 of",
     }.items():
         done = run("track", *words, "--slices", few_slices)
@@ -66,48 +60,25 @@ def test_mistakes_are_usage(run, few_slices):
         assert done.stderr.count("\n") == 1
 
 
-def test_checkpoints_are_scored_as_they_come(tiny_model, few_slices, tmp_path, capsys):
-    """Each look finds one more; a damaged one is named, and scored once it is mended; one that is replaced is scored again."""
-    source, shown, looks = tiny_model("llama"), [], []
-
-    def copy(name: str, source: Path = source) -> None:
-        shutil.copytree(source, tmp_path / "run" / name)
-
-    def sleep(_: float) -> None:
-        looks.append(len(shown))
-        if len(looks) == 1:
-            copy("checkpoint-10")
-            copy("checkpoint-20")
-            (tmp_path / "run" / "checkpoint-20" / "config.json").write_text("{")
-        if len(looks) == 4:
-            shutil.rmtree(tmp_path / "run" / "checkpoint-0")
-            copy("checkpoint-0", tiny_model("gpt_neox"))
-        if len(looks) == 6:
-            shutil.copy(source / "config.json", tmp_path / "run" / "checkpoint-20" / "config.json")
-        assert len(looks) < 20
-
-    copy("checkpoint-0")
-    [reference] = list_models({"r": "control:recall"})
-    patterns = [parse_model(str(tmp_path / "run" / "checkpoint-*"))]
-    options = ScoringOptions(counts=few_slices.parent / "counts.duckdb")
-    run = TrackedRun(few_slices, tmp_path / "out", reference, options)
-    tables = watch(run, patterns, lambda tables: shown.append(dict(tables.track.select("step", "nll").rows())), until=20, sleep=sleep)
-    assert [list(rows) for rows in shown] == [[None, 0], [None, 0, 10], [None, 0, 10], [None, 0, 10, 20]]
-    assert shown[1][0] == shown[0][0] == shown[3][20]
-    assert shown[2][0] == shown[3][0] != shown[0][0], "other weights"
-    assert tables.track["step"].to_list() == [None, 0, 10, 20]
-    assert pl.read_parquet(tmp_path / "out" / "track.parquet").height == 4
-    notes = capsys.readouterr().err
-    assert notes.count("tried again when its files change") == 1
-    shutil.rmtree(tmp_path / "run" / "checkpoint-0")
-    copy("checkpoint-0")
+def test_a_repeated_command_scores_only_what_is_new(tiny_model, few_slices, tmp_path, capsys):
+    """A checkpoint that is replaced is scored again with force; temporary names are passed over, with a note."""
+    source, checkpoints = tiny_model("llama"), tmp_path / "run"
+    for name in ("checkpoint-0", "checkpoint-10.tmp"):
+        shutil.copytree(source, checkpoints / name)
+    options = {"slices": few_slices, "counts": few_slices.parent / "counts.duckdb", "out": tmp_path / "out"}
+    pattern = str(checkpoints / "checkpoint-*")
+    first = recallkit.track({"r": "control:recall"}, pattern, **options)
+    assert f"{pattern}: 1 temporary name skipped" in capsys.readouterr().err
+    [scores] = (few_slices / "scores").glob("*checkpoint-0.*.parquet")
+    before = scores.stat().st_mtime_ns
+    (checkpoints / "checkpoint-10.tmp").rename(checkpoints / "checkpoint-10")
+    second = recallkit.track({"r": "control:recall"}, pattern, **options)
+    assert (first.track["step"].to_list(), second.track["step"].to_list()) == ([None, 0], [None, 0, 10])
+    assert scores.stat().st_mtime_ns == before
+    assert pl.read_parquet(tmp_path / "out" / "track.parquet").height == 3
+    shutil.rmtree(checkpoints / "checkpoint-0")
+    shutil.copytree(tiny_model("gpt_neox"), checkpoints / "checkpoint-0")
     with pytest.raises(UserError, match="--force"):
-        track(TrackedRun(few_slices, tmp_path / "out", reference, options), patterns)
-    tables = track(TrackedRun(few_slices, tmp_path / "out", reference, options, force=True), patterns)
-    assert tables.track["nll"][1] == shown[0][0], "scored again"
-
-
-def test_a_watch_needs_a_readable_reference(few_slices, tmp_path):
-    run = TrackedRun(few_slices, tmp_path, list_models("no-such-model")[0])
-    with pytest.raises(UserError, match="no-such-model"):
-        watch(run, [parse_model("x-*")], print)
+        recallkit.track({"r": "control:recall"}, pattern, **options)
+    third = recallkit.track({"r": "control:recall"}, pattern, **options, force=True)
+    assert third.track["nll"][1] != second.track["nll"][1]
