@@ -158,7 +158,7 @@ def test_a_sharded_model_is_refused(model, few_slices, tmp_path):
     distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
         fully_shard(model, mesh=distributed.init_device_mesh("cpu", (2,)))
-        with pytest.raises(UserError, match="sharded over processes; read tracker.batches"):
+        with pytest.raises(UserError, match=r"sharded over processes; read tracker\.batches"):
             tracker.log(0, model)
     finally:
         distributed.destroy_process_group()
