@@ -28,7 +28,7 @@ from recallkit.options import ScoringOptions
 from recallkit.scoring import plan_scores, score_path
 from recallkit.slicing.definitions import SLICES
 from recallkit.storage.result import Result, folder_of, read_tables, table_files
-from recallkit.storage.schemas import frame_of_columns
+from recallkit.storage.schemas import frame_of, frame_of_columns
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ LEAST = 0.05
 the model as it is; in a search of heads, of what is lost without the group that matters most."""
 
 EACH = "each"
-"""Every mixer by itself, and every kind of mixers as a whole where there are several kinds."""
+"""Every mixer by itself, and every kind of mixers as a whole where there are several kinds; of a
+budget, every mixer that has a cache."""
 
 _RENAMED = {"delta_nll": "loss", "gap_share": "loss_share", "gain_reference": "gain"}
 """Figures of a gap between the model as it is and without mixers, and what they are called here."""
@@ -83,6 +84,11 @@ class AblationTables(Shown):
     last four partition the tokens). `loss` = `nll_ablated` - `nll`; `loss_share`: the slice's share
     of the whole loss; `share_of_tokens`: of the tokens.
 
+    budget, only with a budget: a row for each number of mixers (`size`) from all down to the budget,
+    of those that backward elimination leaves (`layers`, joined with +): `retained`, `gain`, `loss` of
+    all tokens, and `cache_bytes` of one sequence, their `cache_share` of the caches of all of them.
+    Here `mixers` and `ablation` have the sets without which these are what is left.
+
     `void`: the share of the loss means nothing, which `note` explains (`measure.shares.WholeGap`).
     `*_ci_*`: 95 % intervals (`measure.ratio.ratio`) over `clusters`, from the same resamples for
     all sets: they are paired.
@@ -90,6 +96,7 @@ class AblationTables(Shown):
 
     ablation: pl.DataFrame
     mixers: pl.DataFrame
+    budget: pl.DataFrame | None = None
 
 
 def measure_losses(
@@ -152,27 +159,54 @@ def _notes(
     return {"note": np.array(notes), "void": np.array(notes) != ""}
 
 
-def ablation_path(
-    slices: Path,
-    model: ModelSpec,
-    mixers: Sequence[str] = (EACH,),
-    by: By = "zero",
-    *,
-    heads: bool = False,
-    clean: bool = False,
-) -> Path:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Which mixers are replaced, by what, and on which tokens.
+
+    mixers: sets, each as `Ablation.parse` reads it, or `each`. heads: not these mixers, but their
+    heads: those of a mixer together, then halves of every group without which recall is shown to
+    be lost (by `LEAST` of what is lost without the group that matters most), down to single ones.
+    budget: not each of these sets, but all of their mixers except so many, with which most of the
+    recall gain is retained; with `each` the mixers that have a cache, which grows with the text.
+    clean: without tokens that are known to be in the training text.
+    """
+
+    mixers: Sequence[str] = (EACH,)
+    by: By = "zero"
+    heads: bool = False
+    budget: int | None = None
+    clean: bool = False
+
+    def check(self) -> None:
+        """Raises UsageError for what does not go together."""
+        if not self.heads:
+            return
+        if self.budget is not None:
+            raise UsageError(
+                "a budget is of mixers, not of heads",
+                where="--budget",
+                remedy="leave out --heads or --budget",
+            )
+        if self.by == "mean":
+            raise UsageError(
+                "heads can only be replaced by zero",
+                where="--by mean",
+                remedy="leave out --heads or --by",
+            )
+
+    def of(self, model: ModelSpec) -> dict[str, Any]:
+        """What tells the answer from others."""
+        return {"model": model.key, **asdict(self), "mixers": list(self.mixers)}
+
+
+def ablation_path(slices: Path, model: ModelSpec, question: Question = Question()) -> Path:
     """Default folder of the ablations of a model, such as `ablation/hybrid-attention-mean`: each
     question has a folder of its own."""
-    words = [model.shown, *(word for word in mixers if word != EACH)]
-    words += [by] * (by != "zero") + ["heads"] * heads + ["clean"] * clean
-    question = {
-        "model": model.key,
-        "mixers": list(mixers),
-        "by": by,
-        "heads": heads,
-        "clean": clean,
-    }
-    return folder_of(slices / "ablation", words, question)
+    words = [model.shown, *(word for word in question.mixers if word != EACH)]
+    words += [question.by] * (question.by != "zero") + ["heads"] * question.heads
+    words += [] if question.budget is None else [f"budget {question.budget}"]
+    words += ["clean"] * question.clean
+    return folder_of(slices / "ablation", words, question.of(model))
 
 
 def ablate(
@@ -180,22 +214,16 @@ def ablate(
     slices: Path,
     out: Path | None = None,
     options: ScoringOptions = ScoringOptions(),
+    question: Question = Question(),
     *,
-    mixers: Sequence[str] = (EACH,),
-    by: By = "zero",
-    heads: bool = False,
     cluster: str = "document",
-    clean: bool = False,
     force: bool = False,
 ) -> AblationTables:
     """What `model` retains of its recall, and loses, without its mixers, set by set; scores what is
     not scored yet.
 
-    `mixers`: the sets, each as `Ablation.parse` reads it, or `each`. `heads`: not these mixers, but
-    their heads: those of a mixer together, then halves of every group without which recall is shown
-    to be lost (by `LEAST` of what is lost without the group that matters most), down to single
-    ones. Writes `ablation.parquet` and `mixers.parquet` to `out` (default `ablation_path`). Raises
-    UserError for everything a user can correct.
+    Writes `ablation.parquet`, `mixers.parquet` and, with a budget, `budget.parquet` to `out`
+    (default `ablation_path`). Raises UserError for everything a user can correct.
     """
     spec = one_model(model)
     if spec.ablate is not None:
@@ -204,33 +232,23 @@ def ablate(
             where=spec.typed(),
             remedy="give the unchanged model, and name mixers with --mixers",
         )
-    if heads and by == "mean":
+    if question.budget is not None and spec.variant is not None:
         raise UsageError(
-            "heads can only be replaced by zero",
-            where="--by mean",
-            remedy="leave out --heads or --by",
+            "the bytes of a compressed cache are not known layer by layer",
+            where=spec.typed(),
+            remedy="give the unchanged model, or leave out --budget",
         )
-    out = out or ablation_path(slices, spec, mixers, by, heads=heads, clean=clean)
+    question.check()
+    out = out or ablation_path(slices, spec, question)
     [intact] = plan_scores([spec], slices, options)
-    question = {
-        "model": spec.key,
-        "mixers": list(mixers),
-        "by": by,
-        "heads": heads,
-        "cluster": cluster,
-        "clean": clean,
-    }
-    question["scores"] = intact.result.options
-    result = Result(
-        out / "ablation.parquet",
-        "ablation",
-        question,
-        force=force,
-        beside=table_files(AblationTables, out),
-    )
+    decisive = question.of(spec) | {"cluster": cluster, "scores": intact.result.options}
+    beside = table_files(AblationTables, out)
+    result = Result(out / "ablation.parquet", "ablation", decisive, force=force, beside=beside)
     if result.reused() is not None:
         return read_tables(AblationTables, out)
-    placed, tokens = intact.mixers(), slices / "tokens.parquet"
+    placed = intact.mixers(with_caches=question.budget is not None)
+    tokens = slices / "tokens.parquet"
+    timings, labels = Timings(), open_tokens(tokens)
 
     def losses(ablations: Sequence[Ablation]) -> AblationTables:
         """Of these sets, whose scores are made where they are missing."""
@@ -239,15 +257,25 @@ def ablate(
             plan.run()
         files = [score_path(slices, one) for one in models]
         ablated = [_describe(ablation, placed, spec.shown) for ablation in ablations]
+        clean = question.clean
         return measure_losses(tokens, files, ablated, spec.shown, cluster, clean=clean)
 
-    timings, labels = Timings(), open_tokens(tokens)
-    if heads:
-        sets = _search_heads(groups_of_heads(placed, mixers, spec.shown), losses)
+    def announce(passes: int) -> None:
+        console.note(f"{spec.shown}: {1 + passes} passes over {labels.num_rows:,} tokens")
+
+    if question.heads:
+        groups = groups_of_heads(placed, question.mixers, spec.shown)
+        tables = losses(_search_heads(groups, losses))
+    elif question.budget is not None:
+        chosen = _mixers_to_choose_from(placed, question, spec.shown)
+        sizes = range(question.budget + 1, len(chosen) + 1)
+        announce(sum(sizes))
+        path = _eliminate(chosen, question, losses)
+        tables = _with_budget(losses(path), path, chosen)
     else:
-        sets = choose_sets(placed, mixers, by, spec.shown)
-        console.note(f"{spec.shown}: {1 + len(sets)} passes over {labels.num_rows:,} tokens")
-    tables = losses(sets)
+        sets = choose_sets(placed, question.mixers, question.by, spec.shown)
+        announce(len(sets))
+        tables = losses(sets)
     result.write_tables(tables, {"model": spec.shown, "slices": labels.facts}, timings)
     return tables
 
@@ -282,6 +310,89 @@ def _describe(ablation: Ablation, placed: Sequence[PlacedMixer], where: str) -> 
     kinds = dict.fromkeys(mixer.kind for mixer in mixers)
     layer = layers.pop() if len(layers) == 1 else None
     return AblatedSet("+".join(ablation.named), "+".join(kinds), layer, " ".join(parts))
+
+
+# ---------------------------------------------------------------------------------------- budget
+
+
+def _mixers_to_choose_from(
+    placed: Sequence[PlacedMixer],
+    question: Question,
+    where: str,
+) -> list[PlacedMixer]:
+    """Those that are named, or every one that has a cache. Raises UsageError where a budget cannot
+    be spent on them, UserError where their caches are not known."""
+    if any(mixer.cache_bytes is None for mixer in placed):
+        raise UserError(
+            "the bytes of its caches are not known layer by layer",
+            where=where,
+            remedy="leave out --budget",
+        )
+    named = choose_sets(placed, question.mixers, question.by, where)
+    names = {mixer.key for one in named for mixer in choose_mixers(placed, one, where)}
+    is_every = tuple(question.mixers) == (EACH,)
+    chosen = [m for m in placed if (m.cache_bytes if is_every else m.key in names)]
+    assert question.budget is not None
+    if question.budget >= len(chosen):
+        kind = "whose cache grows with the text" if is_every else "that --mixers names"
+        raise UsageError(
+            f"it has room for all {len(chosen)} mixers {kind}",
+            where=f"--budget {question.budget}",
+            remedy="give a smaller one, or name more mixers with --mixers",
+        )
+    return chosen
+
+
+def _eliminate(
+    mixers: Sequence[PlacedMixer],
+    question: Question,
+    losses: Callable[[Sequence[Ablation]], AblationTables],
+) -> list[Ablation]:
+    """Backward elimination: the sets that are removed, each one mixer larger than the one before.
+
+    From all mixers, because recall takes layers that work together: none of them shows what it is
+    worth alone. It ends at the budget, or with the first mixer of a model that recalls nothing.
+    """
+    path, removed = list[Ablation](), list[str]()
+    while len(mixers) - len(removed) > (question.budget or 0):
+        left = [mixer.name for mixer in mixers if mixer.name not in removed]
+        sets = [Ablation.parse("+".join([*removed, name])) for name in left]
+        by_name = {"+".join(one.named): replace(one, by=question.by) for one in sets}
+        # The last row is that without which least of the recall gain is lost.
+        row = losses(list(by_name.values())).mixers.row(-1, named=True)
+        path.append(by_name[row["mixers"]])
+        removed = list(path[-1].named)
+        if row["retained"] is None:
+            break
+    return path
+
+
+def _with_budget(
+    tables: AblationTables,
+    path: Sequence[Ablation],
+    chosen: Sequence[PlacedMixer],
+) -> AblationTables:
+    """The tables with a row for every number of mixers, from all of `chosen` on."""
+    by_removed = {row["mixers"]: row for row in tables.mixers.to_dicts()}
+    first = tables.mixers.row(0, named=True)
+    shown = first["retained"] is not None
+    intact = {**first, "loss": 0.0, "gain_lost": 0.0}
+    intact |= dict.fromkeys(("retained", "retained_ci_low", "retained_ci_high"), 1.0 if shown else None)
+    total = sum(mixer.cache_bytes or 0 for mixer in chosen)
+    rows = []
+    for named in [(), *(ablation.named for ablation in path)]:
+        row = by_removed["+".join(named)] if named else intact
+        left = [mixer for mixer in chosen if mixer.name not in named]
+        cache = sum(mixer.cache_bytes or 0 for mixer in left)
+        known = {
+            "size": len(left),
+            "layers": "+".join(mixer.name for mixer in left),
+            "gain": row["gain"] - row["gain_lost"],
+            "cache_bytes": cache,
+            "cache_share": cache / total if total else None,
+        }
+        rows.append(row | known)
+    return replace(tables, budget=frame_of("ablation/budget", rows))
 
 
 # ---------------------------------------------------------------------------------------- heads
