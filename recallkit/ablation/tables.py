@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,12 +23,12 @@ from recallkit.measure.ratio import are_distinct, ratio
 from recallkit.measure.shares import WholeGap, gap_figures
 from recallkit.measure.sums import add_up
 from recallkit.models.ablation import NONE, Ablation, choose_mixers, heads_of
-from recallkit.models.spec import list_models, one_model
+from recallkit.models.spec import one_model
 from recallkit.options import ScoringOptions
 from recallkit.scoring import plan_scores, score_path
 from recallkit.slicing.definitions import SLICES
 from recallkit.storage.result import Result, folder_of, read_tables, table_files
-from recallkit.storage.schemas import frame_of, frame_of_columns
+from recallkit.storage.schemas import frame_of_columns
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
@@ -52,7 +52,13 @@ EACH = "each"
 """Every mixer by itself, and every kind of mixers as a whole where there are several kinds; of a
 budget, every mixer that has a cache."""
 
-_RENAMED = {"delta_nll": "loss", "gap_share": "loss_share", "gain_reference": "gain"}
+_RENAMED = {
+    "delta_nll": "loss",
+    "gap_share": "loss_share",
+    "gain_reference": "gain",
+    "nll_reference": "nll",
+    "nll_model": "nll_ablated",
+}
 """Figures of a gap between the model as it is and without mixers, and what they are called here."""
 
 
@@ -61,13 +67,16 @@ class AblatedSet:
     """Mixers or heads that are replaced together.
 
     mixers: as they are named. kind: theirs, several joined with +. layer: theirs if they are in
-    one. parts: each mixer or head, separated by blanks.
+    one. parts: each mixer or head, separated by blanks. layers: of a budget the mixers that are
+    left, joined with +, and the bytes of their caches.
     """
 
     mixers: str
     kind: str
     layer: int | None
     parts: str
+    layers: str | None = None
+    cache_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -84,10 +93,9 @@ class AblationTables(Shown):
     last four partition the tokens). `loss` = `nll_ablated` - `nll`; `loss_share`: the slice's share
     of the whole loss; `share_of_tokens`: of the tokens.
 
-    budget, only with a budget: a row for each number of mixers (`size`) from all down to the budget,
-    of those that backward elimination leaves (`layers`, joined with +): `retained`, `gain`, `loss` of
-    all tokens, and `cache_bytes` of one sequence, their `cache_share` of the caches of all of them.
-    Here `mixers` and `ablation` have the sets without which these are what is left.
+    With a budget the rows of `mixers` are the path of backward elimination, from `none` down to the
+    budget: `layers` are the mixers that are left, joined with +, and `cache_bytes` of one sequence
+    those of their caches; else null.
 
     `void`: the share of the loss means nothing, which `note` explains (`measure.shares.WholeGap`).
     `*_ci_*`: 95 % intervals (`measure.ratio.ratio`) over `clusters`, from the same resamples for
@@ -96,7 +104,6 @@ class AblationTables(Shown):
 
     ablation: pl.DataFrame
     mixers: pl.DataFrame
-    budget: pl.DataFrame | None = None
 
 
 def measure_losses(
@@ -128,18 +135,20 @@ def measure_losses(
     for number, ablated, is_distinct in zip(numbers, sets, distinct[:, 0], strict=True):
         names = {"model": model, "cluster": cluster, **asdict(ablated)}
         figures = gap_figures(table, every, number)
-        columns = figures | _notes(figures, is_distinct, labels.vocab_size, cluster)
-        columns |= {"nll": figures["nll_reference"], "nll_ablated": figures["nll_model"]}
-        for name, new in _RENAMED.items():
-            for end in ("", "_ci_low", "_ci_high"):
-                columns[f"{new}{end}"] = figures[f"{name}{end}"]
+        columns = {_renamed(name): values for name, values in figures.items()}
+        columns |= _notes(figures, is_distinct, labels.vocab_size, cluster)
         by_slice.append(frame_of_columns("ablation/ablation", table.keys, names | columns))
         of_hits = {name: values[1:2] for name, values in columns.items()}
         of_hits |= {"loss": columns["loss"][:1], "loss_ar_hit": of_hits["loss"]}
         of_hits |= ratio(hits.gain(0) - hits.gain(number), hits["tokens"]).columns("gain_lost")
         by_set.append(frame_of_columns("ablation/mixers", hits.keys, names | of_hits))
-    mixers = pl.concat(by_set).sort("gain_lost", descending=True, nulls_last=True)
-    return AblationTables(pl.concat(by_slice), mixers)
+    return AblationTables(pl.concat(by_slice), pl.concat(by_set))
+
+
+def _renamed(name: str) -> str:
+    """`delta_nll_ci_low` -> `loss_ci_low`."""
+    figure, end, which = name.partition("_ci_")
+    return _RENAMED.get(figure, figure) + end + which
 
 
 def _notes(
@@ -176,23 +185,6 @@ class Question:
     heads: bool = False
     budget: int | None = None
     clean: bool = False
-
-    def check(self) -> None:
-        """Raises UsageError for what does not go together."""
-        if not self.heads:
-            return
-        if self.budget is not None:
-            raise UsageError(
-                "a budget is of mixers, not of heads",
-                where="--budget",
-                remedy="leave out --heads or --budget",
-            )
-        if self.by == "mean":
-            raise UsageError(
-                "heads can only be replaced by zero",
-                where="--by mean",
-                remedy="leave out --heads or --by",
-            )
 
     def of(self, model: ModelSpec) -> dict[str, Any]:
         """What tells the answer from others."""
@@ -232,13 +224,12 @@ def ablate(
             where=spec.typed(),
             remedy="give the unchanged model, and name mixers with --mixers",
         )
-    if question.budget is not None and spec.variant is not None:
+    if question.heads and (question.by == "mean" or question.budget is not None):
         raise UsageError(
-            "the bytes of a compressed cache are not known layer by layer",
-            where=spec.typed(),
-            remedy="give the unchanged model, or leave out --budget",
+            "heads are searched by halves, and can only be replaced by zero",
+            where="--heads",
+            remedy="leave it out, or --by and --budget",
         )
-    question.check()
     out = out or ablation_path(slices, spec, question)
     [intact] = plan_scores([spec], slices, options)
     decisive = question.of(spec) | {"cluster": cluster, "scores": intact.result.options}
@@ -250,32 +241,32 @@ def ablate(
     tokens = slices / "tokens.parquet"
     timings, labels = Timings(), open_tokens(tokens)
 
-    def losses(ablations: Sequence[Ablation]) -> AblationTables:
-        """Of these sets, whose scores are made where they are missing."""
-        models = list_models([spec, *(spec.ablated(ablation) for ablation in ablations)])
-        for plan in one_after_another(plan_scores(models, slices, options)):
+    def losses(ablations: Sequence[Ablation], left: Sequence[PlacedMixer] = ()) -> AblationTables:
+        """Of these sets, whose scores are made where they are missing, `left` of a budget."""
+        models = [spec if one.named == (NONE,) else spec.ablated(one) for one in ablations]
+        for plan in one_after_another(plan_scores(list(dict.fromkeys([spec, *models])), slices, options)):
             plan.run()
-        files = [score_path(slices, one) for one in models]
-        ablated = [_describe(ablation, placed, spec.shown) for ablation in ablations]
+        files = [score_path(slices, one) for one in [spec, *models]]
+        sets = [_describe(one, placed, spec.shown, left) for one in ablations]
         clean = question.clean
-        return measure_losses(tokens, files, ablated, spec.shown, cluster, clean=clean)
+        return measure_losses(tokens, files, sets, spec.shown, cluster, clean=clean)
 
-    def announce(passes: int) -> None:
-        console.note(f"{spec.shown}: {1 + passes} passes over {labels.num_rows:,} tokens")
-
+    left: Sequence[PlacedMixer] = ()
+    passes = f"passes over {labels.num_rows:,} tokens"
     if question.heads:
-        groups = groups_of_heads(placed, question.mixers, spec.shown)
-        tables = losses(_search_heads(groups, losses))
+        sets = _search_heads(groups_of_heads(placed, question.mixers, spec.shown), losses)
     elif question.budget is not None:
-        chosen = _mixers_to_choose_from(placed, question, spec.shown)
-        sizes = range(question.budget + 1, len(chosen) + 1)
-        announce(sum(sizes))
-        path = _eliminate(chosen, question, losses)
-        tables = _with_budget(losses(path), path, chosen)
+        left = _candidates(placed, question, spec.shown)
+        sizes = range(question.budget + 1, len(left) + 1)
+        console.note(f"{spec.shown}: {1 + sum(sizes)} {passes}")
+        sets = _eliminate(left, question, losses)
     else:
         sets = choose_sets(placed, question.mixers, question.by, spec.shown)
-        announce(len(sets))
-        tables = losses(sets)
+        console.note(f"{spec.shown}: {1 + len(sets)} {passes}")
+    tables = losses(sets, left)
+    if not left:
+        order = tables.mixers.sort("gain_lost", descending=True, nulls_last=True)
+        tables = replace(tables, mixers=order)
     result.write_tables(tables, {"model": spec.shown, "slices": labels.facts}, timings)
     return tables
 
@@ -301,7 +292,28 @@ def choose_sets(
     return sets
 
 
-def _describe(ablation: Ablation, placed: Sequence[PlacedMixer], where: str) -> AblatedSet:
+def _named_mixers(
+    placed: Sequence[PlacedMixer],
+    mixers: Sequence[str],
+    where: str,
+) -> list[PlacedMixer]:
+    """Those of all sets that are asked for, each once, in the order of the layers. Raises UsageError
+    for heads."""
+    sets = choose_sets(placed, mixers, "zero", where)
+    parts = [mixer for one in sets for mixer in choose_mixers(placed, one, where)]
+    if any(part.heads for part in parts):
+        raise UsageError("heads are named", where="--mixers", remedy="name layers or kinds")
+    keys = {part.key for part in parts}
+    return [mixer for mixer in placed if mixer.key in keys]
+
+
+def _describe(
+    ablation: Ablation,
+    placed: Sequence[PlacedMixer],
+    where: str,
+    left: Sequence[PlacedMixer],
+) -> AblatedSet:
+    """The set in words; `left`: of a budget, its mixers, without those of the set."""
     mixers = choose_mixers(placed, ablation, where)
     parts, layers = list[str](), {mixer.layer for mixer in mixers}
     for mixer in mixers:
@@ -309,38 +321,37 @@ def _describe(ablation: Ablation, placed: Sequence[PlacedMixer], where: str) -> 
         parts += [f"{mixer.key}.h{head}" for head in range(first, last + 1)] or [mixer.key]
     kinds = dict.fromkeys(mixer.kind for mixer in mixers)
     layer = layers.pop() if len(layers) == 1 else None
-    return AblatedSet("+".join(ablation.named), "+".join(kinds), layer, " ".join(parts))
+    described = AblatedSet("+".join(ablation.named), "+".join(kinds), layer, " ".join(parts))
+    if not left:
+        return described
+    others = [mixer for mixer in left if mixer.name not in ablation.named]
+    cache = sum(mixer.cache_bytes or 0 for mixer in others)
+    return replace(described, layers="+".join(mixer.name for mixer in others), cache_bytes=cache)
 
 
 # ---------------------------------------------------------------------------------------- budget
 
 
-def _mixers_to_choose_from(
-    placed: Sequence[PlacedMixer],
-    question: Question,
-    where: str,
-) -> list[PlacedMixer]:
-    """Those that are named, or every one that has a cache. Raises UsageError where a budget cannot
-    be spent on them, UserError where their caches are not known."""
-    if any(mixer.cache_bytes is None for mixer in placed):
+def _candidates(placed: Sequence[PlacedMixer], question: Question, where: str) -> list[PlacedMixer]:
+    """The mixers of a budget: those that are named, or every one that has a cache. Raises UserError
+    where these are not known, UsageError where the budget has room for all."""
+    if placed[0].cache_bytes is None:
         raise UserError(
             "the bytes of its caches are not known layer by layer",
             where=where,
             remedy="leave out --budget",
         )
-    named = choose_sets(placed, question.mixers, question.by, where)
-    names = {mixer.key for one in named for mixer in choose_mixers(placed, one, where)}
     is_every = tuple(question.mixers) == (EACH,)
-    chosen = [m for m in placed if (m.cache_bytes if is_every else m.key in names)]
-    assert question.budget is not None
-    if question.budget >= len(chosen):
-        kind = "whose cache grows with the text" if is_every else "that --mixers names"
+    named = _named_mixers(placed, question.mixers, where)
+    mixers = [mixer for mixer in named if mixer.cache_bytes or not is_every]
+    if (question.budget or 0) >= len(mixers):
+        which = "whose cache grows with the text" if is_every else "that --mixers names"
         raise UsageError(
-            f"it has room for all {len(chosen)} mixers {kind}",
+            f"it has {counted(len(mixers), 'mixer')} {which}, and a budget has to be smaller",
             where=f"--budget {question.budget}",
-            remedy="give a smaller one, or name more mixers with --mixers",
+            remedy="name more mixers with --mixers, or give a smaller one",
         )
-    return chosen
+    return mixers
 
 
 def _eliminate(
@@ -348,51 +359,22 @@ def _eliminate(
     question: Question,
     losses: Callable[[Sequence[Ablation]], AblationTables],
 ) -> list[Ablation]:
-    """Backward elimination: the sets that are removed, each one mixer larger than the one before.
+    """Backward elimination: the sets that are removed, from none on, each one mixer larger.
 
-    From all mixers, because recall takes layers that work together: none of them shows what it is
-    worth alone. It ends at the budget, or with the first mixer of a model that recalls nothing.
+    It begins with all mixers, because recall takes layers that work together: added to none, a
+    layer would not show what it is worth. It ends at the budget, or with the first mixer of a model
+    that recalls nothing.
     """
-    path, removed = list[Ablation](), list[str]()
-    while len(mixers) - len(removed) > (question.budget or 0):
-        left = [mixer.name for mixer in mixers if mixer.name not in removed]
-        sets = [Ablation.parse("+".join([*removed, name])) for name in left]
-        by_name = {"+".join(one.named): replace(one, by=question.by) for one in sets}
-        # The last row is that without which least of the recall gain is lost.
-        row = losses(list(by_name.values())).mixers.row(-1, named=True)
-        path.append(by_name[row["mixers"]])
-        removed = list(path[-1].named)
-        if row["retained"] is None:
+    path = [Ablation((NONE,), question.by)]
+    for removed in range(len(mixers) - (question.budget or 0)):
+        before = path[-1].named if removed else ()
+        names = ["+".join([*before, one.name]) for one in mixers if one.name not in before]
+        sets = [replace(Ablation.parse(name), by=question.by) for name in names]
+        rows = losses(sets).mixers
+        path.append(sets[rows["gain_lost"].arg_min() or 0])
+        if rows["retained"].null_count():
             break
     return path
-
-
-def _with_budget(
-    tables: AblationTables,
-    path: Sequence[Ablation],
-    chosen: Sequence[PlacedMixer],
-) -> AblationTables:
-    """The tables with a row for every number of mixers, from all of `chosen` on."""
-    by_removed = {row["mixers"]: row for row in tables.mixers.to_dicts()}
-    first = tables.mixers.row(0, named=True)
-    shown = first["retained"] is not None
-    intact = {**first, "loss": 0.0, "gain_lost": 0.0}
-    intact |= dict.fromkeys(("retained", "retained_ci_low", "retained_ci_high"), 1.0 if shown else None)
-    total = sum(mixer.cache_bytes or 0 for mixer in chosen)
-    rows = []
-    for named in [(), *(ablation.named for ablation in path)]:
-        row = by_removed["+".join(named)] if named else intact
-        left = [mixer for mixer in chosen if mixer.name not in named]
-        cache = sum(mixer.cache_bytes or 0 for mixer in left)
-        known = {
-            "size": len(left),
-            "layers": "+".join(mixer.name for mixer in left),
-            "gain": row["gain"] - row["gain_lost"],
-            "cache_bytes": cache,
-            "cache_share": cache / total if total else None,
-        }
-        rows.append(row | known)
-    return replace(tables, budget=frame_of("ablation/budget", rows))
 
 
 # ---------------------------------------------------------------------------------------- heads
@@ -405,15 +387,14 @@ def groups_of_heads(
 ) -> list[Ablation]:
     """All heads of each mixer that is asked for, with which a search begins. Raises UserError where
     none has heads."""
-    sets = choose_sets(placed, mixers, "zero", where)
-    chosen = [mixer for ablation in sets for mixer in choose_mixers(placed, ablation, where)]
-    groups = [_group(mixer.name, 0, mixer.num_heads - 1) for mixer in chosen if mixer.num_heads and mixer.heads is None]
+    chosen = _named_mixers(placed, mixers, where)
+    groups = [_group(mixer.name, 0, mixer.num_heads - 1) for mixer in chosen if mixer.num_heads]
     if not groups:
         kinds = ", ".join(dict.fromkeys(mixer.kind for mixer in chosen))
         why = "the input of its last matrix is not divided into heads"
         remedy = "leave out --heads, or name others with --mixers"
         raise UserError(f"no heads of {kinds} can be replaced: {why}", where=where, remedy=remedy)
-    return list(dict.fromkeys(groups))
+    return groups
 
 
 def _search_heads(

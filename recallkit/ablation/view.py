@@ -8,21 +8,10 @@ from typing import TYPE_CHECKING, Any
 from recallkit.ablation.tables import LEAST, AblationTables
 from recallkit.display import cells
 from recallkit.display.cells import or_dash, percent, resampled, some_of, too_few
-from recallkit.display.charts import (
-    TIP,
-    WIDTH,
-    Figure,
-    column,
-    labels,
-    layer,
-    line_chart,
-    number,
-    plot,
-    share,
-    shorten,
-)
+from recallkit.display.charts import TIP, WIDTH, Figure, column, labels, layer, plot, shorten
 from recallkit.display.exports import Look, command_line
 from recallkit.display.tables import Table
+from recallkit.measure.shares import LEAST_GAIN
 from recallkit.models.ablation import heads_of
 from recallkit.slicing.view import what_is_rare
 from recallkit.storage import artifacts
@@ -32,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    import polars as pl
-
     from recallkit.display.charts import Spec
 
     Row = Mapping[str, Any]
@@ -42,9 +29,7 @@ SLICES = """AR hits, repeated: the bigram is in the context already, rare in tra
 New: it is not in the context yet."""
 
 
-ELIMINATION = (
-    "backward elimination: from all layers one is removed at a time, that without which most of the recall gain is retained"
-)
+ELIMINATION = "backward elimination: from all layers one is removed at a time, that without which most of the recall gain is retained"
 
 
 def look(folder: Path, tables: AblationTables | None = None) -> Look:
@@ -69,7 +54,6 @@ def method(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, str
     return {
         "Text": f"{slices['num_rows']:,} predicted tokens in sequences of up to {slices['seq_len']:,}",
         "Ablation": f"{_what_is_replaced(manifest)}; the text is read again, nothing is trained",
-        **({} if tables.budget is None else {"Layers": ELIMINATION}),
         "95 % intervals": resampled(tables.mixers.row(0, named=True), which=" with AR hits"),
     }
 
@@ -77,14 +61,8 @@ def method(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, str
 def command(manifest: Mapping[str, Any]) -> str:
     """The command that makes it again."""
     options = manifest["options"]
-    cluster = None if options["cluster"] == "document" else options["cluster"]
-    more = {
-        "heads": options["heads"],
-        "budget": options["budget"],
-        "by": options["by"],
-        "cluster": cluster,
-        "clean": options["clean"],
-    }
+    more = {name: options[name] for name in ("heads", "budget", "by", "clean")}
+    more["cluster"] = None if options["cluster"] == "document" else options["cluster"]
     return command_line("ablate", manifest["model"], slices="DIR", mixers=options["mixers"], **more)
 
 
@@ -114,10 +92,10 @@ def which_recall(tables: AblationTables) -> str:
     if first["gain_ci_low"] is None:
         few = too_few("AR hits", first["effective_clusters"], f"{first['cluster']}s")
         return f"Which mixers recall depends on is unknown: {few}."
-    if first["gain_ci_low"] <= 0:
+    if first["gain_ci_low"] <= LEAST_GAIN:
         return f"{model} shows no significant recall: its recall gain on AR hits is {gain}."
-    if tables.budget is not None:
-        return _which_suffice(model, gain, tables.budget.to_dicts())
+    if first["layers"] is not None:
+        return _which_suffice(rows, gain)
     less = [row for row in rows if row["retained_ci_high"] < 1 - LEAST]
     most = ENRICHED * first["share_of_tokens"]
     needed = [row for row in less if not row["void"] and row["loss_share_ci_low"] > most]
@@ -134,17 +112,22 @@ def which_recall(tables: AblationTables) -> str:
     return answer
 
 
-def _which_suffice(model: str, gain: str, rows: Sequence[Row]) -> str:
+def _which_suffice(rows: Sequence[Row], gain: str) -> str:
     """`Layers 1 and 3 of 4 keep 91 % (85 to 95) of the recall gain of m, 40.0 (37.1 to 43.1) points,
     with 50 % of the cache and a loss of 0.12 nats per token.`"""
-    row = rows[-1]
-    *others, last = row["layers"].split("+")
-    which = f"Layers {', '.join(others)} and {last}" if others else f"Layer {last}"
-    cache = "" if row["cache_share"] is None else f"{percent(row['cache_share'], 0)} of the cache and "
-    return (
-        f"{which} of {rows[0]['size']} {'keep' if others else 'keeps'} {_retained(row)} of the recall gain of {model}, {gain}, with "
-        f"{cache}a loss of {row['loss']:z.2f} nats per token."
-    )
+    first, row = rows[0], rows[-1]
+    one, names = "+" not in row["layers"], " and ".join(row["layers"].rsplit("+", 1))
+    which = f"Layer{'s' * (not one)} {names.replace('+', ', ')} of {_size(first)} keep{'s' * one}"
+    share = row["cache_bytes"] / first["cache_bytes"] if first["cache_bytes"] else 0
+    cache = f"{percent(share, 0)} of the cache and " * bool(first["cache_bytes"])
+    whose = f"of the recall gain of {row['model']}, {gain}"
+    loss = f"a loss of {row['loss']:z.2f} nats per token"
+    return f"{which} {_retained(row)} {whose}, with {cache}{loss}."
+
+
+def _size(row: Row) -> str:
+    """How many mixers are left."""
+    return str(row["layers"].count("+") + 1)
 
 
 _GAIN = cells.with_interval("gain", "z.1f", 100)
@@ -185,10 +168,11 @@ def _in_text(row: Row) -> str:
 def ablation_tables(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, Table]:
     """What is printed, by file name."""
     rows = tables.mixers.to_dicts()
+    if rows[0]["layers"] is not None:
+        return {"mixers": _trade_off(rows), "ablation": _losses(tables, manifest)}
     columns = {
         "without": labelled,
-        "retained, %": cells.with_interval("retained", "z.0f", 100),
-        "loss": cells.number("loss", "+z.2f"),
+        **_RETAINED,
         "AR hits": cells.number("loss_ar_hit", "+z.2f"),
         "on them": cells.valid(cells.share("loss_share")),
     }
@@ -197,26 +181,29 @@ def ablation_tables(tables: AblationTables, manifest: Mapping[str, Any]) -> dict
         f"hits; on them: the share of the total loss that falls on AR hits. Intervals: {resampled(rows[0], which=' with AR hits')}."
     )
     mixers = Table.of("Recall retained without mixers", columns, rows, caption)
-    shown = {"mixers": mixers, "ablation": _losses(tables, manifest)}
-    return shown if tables.budget is None else {"budget": _budget(tables.budget, rows[0]), **shown}
+    return {"mixers": mixers, "ablation": _losses(tables, manifest)}
 
 
-def _budget(frame: pl.DataFrame, row: Row) -> Table:
-    """A line for each number of layers: the trade-off."""
+_RETAINED = {
+    "retained, %": cells.with_interval("retained", "z.0f", 100),
+    "loss": cells.number("loss", "+z.2f"),
+}
+
+
+def _trade_off(rows: Sequence[Row]) -> Table:
+    """A line for each number of layers, from all down to the budget."""
     columns = {
-        "layers": cells.number("size"),
+        "layers": _size,
         "which": lambda row: row["layers"].replace("+", ", "),
-        "retained, %": cells.with_interval("retained", "z.0f", 100),
-        "gain": lambda row: or_dash(None if row["gain"] is None else 100 * row["gain"], "z.1f"),
-        "loss": cells.number("loss", "+z.2f"),
+        "gain": lambda row: f"{100 * (row['gain'] - row['gain_lost']):z.1f}",
+        **_RETAINED,
         "cache": lambda row: cells.size(row["cache_bytes"]),
-        "of all": cells.share("cache_share", 0),
     }
     caption = (
-        f"By {ELIMINATION}. Gain: recall gain, points. Loss: nats per token, over all tokens. Cache: of one sequence, what grows with it in "
-        f"these layers. Intervals: {resampled(row, which=' with AR hits')}."
+        f"By {ELIMINATION}. Gain: recall gain on AR hits, points. Loss: nats per token, over all tokens. Cache: of one sequence, "
+        f"what grows with it in these layers. Intervals: {resampled(rows[0], which=' with AR hits')}."
     )
-    return Table.of("Recall retained with fewer layers", columns, frame.to_dicts(), caption)
+    return Table.of("Recall retained with fewer layers", columns, rows, caption)
 
 
 def _losses(tables: AblationTables, manifest: Mapping[str, Any]) -> Table:
@@ -255,7 +242,7 @@ _DARKEST = 0.8
 
 
 def ablation_figures(tables: AblationTables) -> list[Figure]:
-    """The map of losses: a row per set of mixers, a column per slice; of a budget first the trade-off."""
+    """The map of losses: a row per set of mixers, a column per slice."""
     rows = tables.ablation.drop_nulls("loss").to_dicts()
     names = labels(list(dict.fromkeys(map(labelled, rows))))
     drawn = []
@@ -292,32 +279,7 @@ def ablation_figures(tables: AblationTables) -> list[Figure]:
         f"Nats per token that {shorten(rows[0]['model'], 60)} loses on each slice without each of "
         f"its mixers. Colour grows with the square root of the loss. {SLICES}"
     )
-    by_slice = Figure("ablation", "What each mixer is worth, by slice", caption, spec)
-    return [by_slice] if tables.budget is None else [*_trade_off(tables.budget), by_slice]
-
-
-def _trade_off(frame: pl.DataFrame) -> list[Figure]:
-    """What is retained by the number of layers, where there is recall."""
-    rows = frame.drop_nulls("retained").to_dicts()
-    if not rows:
-        return []
-    model = rows[0]["model"]
-    points = [
-        {
-            "model": model,
-            "x": row["size"],
-            "y": row["retained"],
-            "low": row["retained_ci_low"],
-            "high": row["retained_ci_high"],
-            "at": f"{row['layers'].replace('+', ', ')} ({cells.size(row['cache_bytes'])})",
-            "shown": f"{_retained(row)} retained",
-        }
-        for row in rows
-    ]
-    x = number("x", "layers", axis={"tickMinStep": 1, "format": "d"})
-    spec = line_chart(points, [model], x, share("y", "retained", zero=True))
-    caption = f"Recall gain retained by the number of layers that are left, with 95 % intervals; {ELIMINATION}."
-    return [Figure("budget", "Recall retained with fewer layers", caption, spec, [model])]
+    return [Figure("ablation", "What each mixer is worth, by slice", caption, spec)]
 
 
 _LOSS = cells.with_interval("loss", ".3f")

@@ -351,11 +351,11 @@ class TorchModel:
         """Bytes of each layer's cache after one sequence of so many ids: of the part of its state that grows with them.
 
         What stays as it is from half of them on, such as a recurrent state or a full window, is no part of it. None where
-        the state cannot be carried, or is not divided by layer.
+        the state cannot be carried, is compressed, or is not divided by layer.
         """
         from recallkit.models.states import grown_bytes
 
-        if not self.can_carry:
+        if not self.can_carry or self.compression is not None:
             return None
         ids = np.zeros(num_ids, np.int64)
         half, all_of = (self.by_layer(self._state_after(read)) for read in (ids[: num_ids // 2], ids))

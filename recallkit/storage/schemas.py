@@ -155,12 +155,8 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         f"nll nll_ablated {_with_ends('loss loss_share', *_CI)} real?, {_CLUSTERS}, note text, void flag"
     ),
     "ablation/mixers": _columns(
-        "model mixers kind text, layer whole?, parts cluster text, share_of_tokens real, "
+        "model mixers kind text, layer whole?, parts cluster text, layers text?, cache_bytes whole?, share_of_tokens real, "
         f"loss loss_ar_hit {_with_ends('loss_share gain gain_lost retained', *_CI)} real?, {_CLUSTERS}, note text, void flag"
-    ),
-    # `layers`: the mixers that are left, `size` of them; `cache_share`: null where none of all of them has a cache.
-    "ablation/budget": _columns(
-        f"model layers text, size cache_bytes whole, gain loss real?, {_with_ends('retained', *_CI)} real?, cache_share real?"
     ),
     "profile/profile": _columns(
         f"source note text, tokens documents content_tokens content_repeated repeated whole, effective_documents real, ar_hits whole?, "
