@@ -218,18 +218,7 @@ def ablate(
     (default `ablation_path`). Raises UserError for everything a user can correct.
     """
     spec = one_model(model)
-    if spec.ablate is not None:
-        raise UsageError(
-            "it is ablated already",
-            where=spec.typed(),
-            remedy="give the unchanged model, and name mixers with --mixers",
-        )
-    if question.heads and (question.by == "mean" or question.budget is not None):
-        raise UsageError(
-            "heads are searched by halves, and can only be replaced by zero",
-            where="--heads",
-            remedy="leave it out, or --by and --budget",
-        )
+    _check(spec, question)
     out = out or ablation_path(slices, spec, question)
     [intact] = plan_scores([spec], slices, options)
     decisive = question.of(spec) | {"cluster": cluster, "scores": intact.result.options}
@@ -269,6 +258,22 @@ def ablate(
         tables = replace(tables, mixers=order)
     result.write_tables(tables, {"model": spec.shown, "slices": labels.facts}, timings)
     return tables
+
+
+def _check(spec: ModelSpec, question: Question) -> None:
+    """Raises UsageError for a model, and for parts of a question, that do not go together."""
+    if spec.ablate is not None:
+        raise UsageError(
+            "it is ablated already",
+            where=spec.typed(),
+            remedy="give the unchanged model, and name mixers with --mixers",
+        )
+    if question.heads and (question.by == "mean" or question.budget is not None):
+        raise UsageError(
+            "heads are searched by halves, and can only be replaced by zero",
+            where="--heads",
+            remedy="leave it out, or --by and --budget",
+        )
 
 
 def choose_sets(
