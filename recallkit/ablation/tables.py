@@ -89,7 +89,7 @@ class AblationTables(Shown):
     without them over that as it is, null where its recall is not significant. `loss` of all
     tokens, `loss_ar_hit` of AR hits, which are `share_of_tokens` and have `loss_share` of the whole
     loss.
-    ablation: set of mixers x slice (all, ar_hit, first_rare, repeated_frequent, first_frequent; the
+    ablation: set of one mixer or more x slice (all, ar_hit, first_rare, repeated_frequent, first_frequent; the
     last four partition the tokens). `loss` = `nll_ablated` - `nll`; `loss_share`: the slice's share
     of the whole loss; `share_of_tokens`: of the tokens.
 
@@ -137,7 +137,8 @@ def measure_losses(
         figures = gap_figures(table, every, number)
         columns = {_renamed(name): values for name, values in figures.items()}
         columns |= _notes(figures, is_distinct, labels.vocab_size, cluster)
-        by_slice.append(frame_of_columns("ablation/ablation", table.keys, names | columns))
+        if ablated.parts:
+            by_slice.append(frame_of_columns("ablation/ablation", table.keys, names | columns))
         of_hits = {name: values[1:2] for name, values in columns.items()}
         of_hits |= {"loss": columns["loss"][:1], "loss_ar_hit": of_hits["loss"]}
         of_hits |= ratio(hits.gain(0) - hits.gain(number), hits["tokens"]).columns("gain_lost")

@@ -245,19 +245,16 @@ def ablation_figures(tables: AblationTables) -> list[Figure]:
     """The map of losses: a row per set of mixers, a column per slice."""
     rows = tables.ablation.drop_nulls("loss").to_dicts()
     names = labels(list(dict.fromkeys(map(labelled, rows))))
-    drawn = []
-    for row in rows:
-        loss, header = row["loss"], HEADERS[row["slice"]]
-        tip = f"without {labelled(row)}, {header}: {_LOSS(row)} nats per token"
-        drawn.append(
-            {
-                "name": names[labelled(row)],
-                "slice": header,
-                "loss": loss,
-                "shown": f"{loss:.2f}",
-                "tip": tip,
-            }
-        )
+    drawn = [
+        {
+            "name": names[labelled(row)],
+            "slice": HEADERS[row["slice"]],
+            "loss": row["loss"],
+            "shown": f"{row['loss']:.2f}",
+            "tip": f"without {labelled(row)}, {HEADERS[row['slice']]}: {_LOSS(row)} nats per token",
+        }
+        for row in rows
+    ]
     plain: Spec = {"ticks": False, "domain": False}
     x = column(
         "slice",

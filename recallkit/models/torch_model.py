@@ -350,7 +350,7 @@ class TorchModel:
     def cache_bytes(self, num_ids: int) -> list[int] | None:
         """Bytes of each layer's cache after one sequence of so many ids: of the part of its state that grows with them.
 
-        What stays as it is from half of them on, such as a recurrent state or a full window, is no part of it. None where
+        What stays as it is from half of them on, such as a recurrent state or a full window, is left out. None where
         the state cannot be carried, is compressed, or is not divided by layer.
         """
         from recallkit.models.states import grown_bytes
