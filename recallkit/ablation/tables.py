@@ -89,8 +89,8 @@ class AblationTables(Shown):
     without them over that as it is, null where its recall is not significant. `loss` of all
     tokens, `loss_ar_hit` of AR hits, which are `share_of_tokens` and have `loss_share` of the whole
     loss.
-    ablation: set of one mixer or more x slice (all, ar_hit, first_rare, repeated_frequent, first_frequent; the
-    last four partition the tokens). `loss` = `nll_ablated` - `nll`; `loss_share`: the slice's share
+    ablation: set of one mixer or more x slice (all, ar_hit, first_rare, repeated_frequent,
+    first_frequent; the last four partition the tokens). `loss` = `nll_ablated` - `nll`; `loss_share`: the slice's share
     of the whole loss; `share_of_tokens`: of the tokens.
 
     With a budget the rows of `mixers` are the path of backward elimination, from `none` down to the
@@ -187,7 +187,7 @@ class Question:
     budget: int | None = None
     clean: bool = False
 
-    def of(self, model: ModelSpec) -> dict[str, Any]:
+    def identity(self, model: ModelSpec) -> dict[str, Any]:
         """What tells the answer from others."""
         return {"model": model.key, **asdict(self), "mixers": list(self.mixers)}
 
@@ -199,7 +199,7 @@ def ablation_path(slices: Path, model: ModelSpec, question: Question = Question(
     words += [question.by] * (question.by != "zero") + ["heads"] * question.heads
     words += [] if question.budget is None else [f"budget {question.budget}"]
     words += ["clean"] * question.clean
-    return folder_of(slices / "ablation", words, question.of(model))
+    return folder_of(slices / "ablation", words, question.identity(model))
 
 
 def ablate(
@@ -222,7 +222,7 @@ def ablate(
     _check(spec, question)
     out = out or ablation_path(slices, spec, question)
     [intact] = plan_scores([spec], slices, options)
-    decisive = question.of(spec) | {"cluster": cluster, "scores": intact.result.options}
+    decisive = question.identity(spec) | {"cluster": cluster, "scores": intact.result.options}
     beside = table_files(AblationTables, out)
     result = Result(out / "ablation.parquet", "ablation", decisive, force=force, beside=beside)
     if result.reused() is not None:
@@ -234,7 +234,8 @@ def ablate(
     def losses(ablations: Sequence[Ablation], left: Sequence[PlacedMixer] = ()) -> AblationTables:
         """Of these sets, whose scores are made where they are missing, `left` of a budget."""
         models = [spec if one.named == (NONE,) else spec.ablated(one) for one in ablations]
-        for plan in one_after_another(plan_scores(list(dict.fromkeys([spec, *models])), slices, options)):
+        once = list(dict.fromkeys([spec, *models]))
+        for plan in one_after_another(plan_scores(once, slices, options)):
             plan.run()
         files = [score_path(slices, one) for one in [spec, *models]]
         sets = [_describe(one, placed, spec.shown, left) for one in ablations]
@@ -303,8 +304,8 @@ def _named_mixers(
     mixers: Sequence[str],
     where: str,
 ) -> list[PlacedMixer]:
-    """Those of all sets that are asked for, each once, in the order of the layers. Raises UsageError
-    for heads."""
+    """Those of all sets that are asked for, each once, in the order of the layers. Raises
+    UsageError for heads."""
     sets = choose_sets(placed, mixers, "zero", where)
     parts = [mixer for one in sets for mixer in choose_mixers(placed, one, where)]
     if any(part.heads for part in parts):

@@ -113,8 +113,8 @@ def which_recall(tables: AblationTables) -> str:
 
 
 def _which_suffice(rows: Sequence[Row], gain: str) -> str:
-    """`Layers 1 and 3 of 4 keep 91 % (85 to 95) of the recall gain of m, 40.0 (37.1 to 43.1) points,
-    with 50 % of the cache and a loss of 0.12 nats per token.`"""
+    """`Layers 1 and 3 of 4 keep 91 % (85 to 95) of the recall gain of m, 40.0 (37.1 to 43.1)
+    points, with 50 % of the cache and a loss of 0.12 nats per token.`"""
     first, row = rows[0], rows[-1]
     one, names = "+" not in row["layers"], " and ".join(row["layers"].rsplit("+", 1))
     which = f"Layer{'s' * (not one)} {names.replace('+', ', ')} of {_size(first)} keep{'s' * one}"
@@ -200,8 +200,9 @@ def _trade_off(rows: Sequence[Row]) -> Table:
         "cache": lambda row: cells.size(row["cache_bytes"]),
     }
     caption = (
-        f"By {ELIMINATION}. Gain: recall gain on AR hits, points. Loss: nats per token, over all tokens. Cache: of one sequence, "
-        f"what grows with it in these layers. Intervals: {resampled(rows[0], which=' with AR hits')}."
+        f"By {ELIMINATION}. Gain: recall gain on AR hits, points. Loss: nats per token, over all "
+        "tokens. Cache: of one sequence, what grows with it in these layers. "
+        f"Intervals: {resampled(rows[0], which=' with AR hits')}."
     )
     return Table.of("Recall retained with fewer layers", columns, rows, caption)
 

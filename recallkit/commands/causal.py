@@ -1,7 +1,7 @@
 """Is it recall? `intervene`: what models lose where the earlier occurrences of a bigram are changed; `ablate`: without a mixer."""
 
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from recallkit import config
 from recallkit.commands.adapter import Outcome, command
@@ -95,8 +95,8 @@ class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
         False,
     )
     budget: int | None = option(
-        "Remove mixers one by one, that without which most of the recall gain is retained, until N are left; of those with a cache, "
-        "unless others are named with --mixers.",
+        "Remove mixers one by one, that without which most of the recall gain is retained, "
+        "until N are left; of those with a cache, unless others are named with --mixers.",
         metavar="N",
         least=1,
         most=config.MOST,
@@ -133,8 +133,21 @@ def ablate(asked: Ablate) -> Outcome["AblationTables"]:
         raise UsageError("no mixers are named", where="--mixers", remedy="name layers or kinds, or each")
     model = one_model(_MODEL if asked.model is None else asked.model)
     folder = builtin.named_slices(asked.slices, [model])
-    which: dict[str, Any] = {name: getattr(asked, name) for name in ("by", "heads", "budget", "clean")}
-    question = ablation.Question(mixers=sets, **which)
+    question = ablation.Question(
+        mixers=sets,
+        by=asked.by,
+        heads=asked.heads,
+        budget=asked.budget,
+        clean=asked.clean,
+    )
     target = path(asked.out) or ablation.ablation_path(folder, model, question)
-    tables = ablation.ablate(model, folder, target, asked, question, cluster=asked.cluster, force=asked.force)
+    tables = ablation.ablate(
+        model,
+        folder,
+        target,
+        asked,
+        question,
+        cluster=asked.cluster,
+        force=asked.force,
+    )
     return Outcome.of(tables, lambda: look(target, tables))

@@ -102,7 +102,8 @@ class PlacedMixer:
     heads: tuple[int, int] | None = None
     """The first and the last of those that are meant; None of all of it."""
     cache_bytes: int | None = None
-    """Bytes of its cache after a sequence of the text, see `TorchModel.cache_bytes`; None where they are not known."""
+    """Bytes of its cache after a sequence of the text, see `TorchModel.cache_bytes`; None where
+    they are not known."""
 
     @property
     def key(self) -> str:
@@ -233,9 +234,13 @@ def find_mixers(model: ScoringModel) -> list[PlacedMixer]:
 
 
 def with_caches(mixers: Sequence[PlacedMixer], caches: Sequence[int]) -> list[PlacedMixer]:
-    """The mixers with the bytes of their caches, from those of each layer: of several in a layer, attention has them."""
-    owns = [mixer.name == str(mixer.layer) or _SOFTMAX.fullmatch(mixer.kind) for mixer in mixers]
-    return [replace(mixer, cache_bytes=caches[mixer.layer] if own else 0) for mixer, own in zip(mixers, owns, strict=True)]
+    """The mixers with the bytes of their caches, from those of each layer: of several in a layer,
+    attention has them."""
+    sized = []
+    for mixer in mixers:
+        has_cache = mixer.name == str(mixer.layer) or _SOFTMAX.fullmatch(mixer.kind)
+        sized.append(replace(mixer, cache_bytes=caches[mixer.layer] if has_cache else 0))
+    return sized
 
 
 _JOINING = ("o_proj", "out_proj", "dense", "c_proj", "output")

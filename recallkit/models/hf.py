@@ -259,12 +259,13 @@ def _made_without_weights(spec: str, config: Mapping[str, Any]) -> Any:
 def _check_rotary(config: Any, spec: str) -> None:
     """Raises UserError for rotary positions that the installed transformers would ignore.
 
-    Of families whose kinds of layer have positions of their own (olmo3, gemma3) it reads those alone. A checkpoint that an
-    earlier version saved with one entry for all, such as YaRN, would be read without it.
+    Of families whose kinds of layer have positions of their own (olmo3, gemma3) it reads those
+    alone. A checkpoint that an earlier version saved with one entry for all, such as YaRN, would be
+    read without it.
     """
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = [entry for entry in rope.values() if isinstance(entry, dict)]
-    others = {name: entry for name, entry in rope.items() if entry is not None and not isinstance(entry, dict)}
+    others = {name: entry for name, entry in rope.items() if not isinstance(entry, dict | None)}
     if kinds and others and not any(others.items() <= kind.items() for kind in kinds):
         raise UserError(
             f"transformers ignores its rope_parameters {', '.join(sorted(others))}: they are of no kind of layer",

@@ -348,23 +348,26 @@ class TorchModel:
         return sum(each.numel() * each.element_size() for each in counted) - (0 if self.compression is None else self.compression.saved)
 
     def cache_bytes(self, num_ids: int) -> list[int] | None:
-        """Bytes of each layer's cache after one sequence of so many ids: of the part of its state that grows with them.
+        """Bytes of each layer's cache after one sequence of so many ids: of the part of its state
+        that grows with them.
 
-        What stays as it is from half of them on, such as a recurrent state or a full window, is left out. None where
-        the state cannot be carried, is compressed, or is not divided by layer.
+        What stays as it is from half of them on, such as a recurrent state or a full window, is
+        left out. None where the state cannot be carried, is compressed, or is not divided by layer.
         """
         from recallkit.models.states import grown_bytes
 
         if not self.can_carry or self.compression is not None:
             return None
         ids = np.zeros(num_ids, np.int64)
-        half, all_of = (self.by_layer(self._state_after(read)) for read in (ids[: num_ids // 2], ids))
-        if half is None or all_of is None:
+        before = self.by_layer(self._state_after(ids[: num_ids // 2]))
+        after = self.by_layer(self._state_after(ids))
+        if before is None or after is None:
             return None
-        return [grown_bytes(*layer) for layer in zip(half, all_of, strict=True)]
+        return [grown_bytes(*layer) for layer in zip(before, after, strict=True)]
 
     def by_layer(self, state: Any) -> Sequence[Any] | None:
-        """The parts of a state of `forward` that belong to the mixers of each layer; None where it is not divided so."""
+        """The parts of a state of `forward` that belong to the mixers of each layer; None where it is
+        not divided so."""
         return None
 
     def _state_after(self, ids: np.ndarray) -> Any:
