@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from recallkit.measure.ratio import are_distinct, ratio
 from recallkit.measure.shares import WholeGap, gap_figures
 from recallkit.measure.sums import add_up
 from recallkit.models.ablation import NONE, Ablation, choose_mixers, heads_of
-from recallkit.models.spec import list_models, one_model
+from recallkit.models.spec import one_model
 from recallkit.options import ScoringOptions
 from recallkit.scoring import plan_scores, score_path
 from recallkit.slicing.definitions import SLICES
@@ -49,9 +49,16 @@ LEAST = 0.05
 the model as it is; in a search of heads, of what is lost without the group that matters most."""
 
 EACH = "each"
-"""Every mixer by itself, and every kind of mixers as a whole where there are several kinds."""
+"""Every mixer by itself, and every kind of mixers as a whole where there are several kinds; of a
+budget, every mixer that has a cache."""
 
-_RENAMED = {"delta_nll": "loss", "gap_share": "loss_share", "gain_reference": "gain"}
+_RENAMED = {
+    "delta_nll": "loss",
+    "gap_share": "loss_share",
+    "gain_reference": "gain",
+    "nll_reference": "nll",
+    "nll_model": "nll_ablated",
+}
 """Figures of a gap between the model as it is and without mixers, and what they are called here."""
 
 
@@ -60,13 +67,16 @@ class AblatedSet:
     """Mixers or heads that are replaced together.
 
     mixers: as they are named. kind: theirs, several joined with +. layer: theirs if they are in
-    one. parts: each mixer or head, separated by blanks.
+    one. parts: each mixer or head, separated by blanks. layers: of a budget the mixers that are
+    left, joined with +, and the bytes of their caches.
     """
 
     mixers: str
     kind: str
     layer: int | None
     parts: str
+    layers: str | None = None
+    cache_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -79,9 +89,13 @@ class AblationTables(Shown):
     without them over that as it is, null where its recall is not significant. `loss` of all
     tokens, `loss_ar_hit` of AR hits, which are `share_of_tokens` and have `loss_share` of the whole
     loss.
-    ablation: set of mixers x slice (all, ar_hit, first_rare, repeated_frequent, first_frequent; the
-    last four partition the tokens). `loss` = `nll_ablated` - `nll`; `loss_share`: the slice's share
+    ablation: set of one mixer or more x slice (all, ar_hit, first_rare, repeated_frequent,
+    first_frequent; the last four partition the tokens). `loss` = `nll_ablated` - `nll`; `loss_share`: the slice's share
     of the whole loss; `share_of_tokens`: of the tokens.
+
+    With a budget the rows of `mixers` are the path of backward elimination, from `none` down to the
+    budget: `layers` are the mixers that are left, joined with +, and `cache_bytes` of one sequence
+    those of their caches; else null.
 
     `void`: the share of the loss means nothing, which `note` explains (`measure.shares.WholeGap`).
     `*_ci_*`: 95 % intervals (`measure.ratio.ratio`) over `clusters`, from the same resamples for
@@ -121,18 +135,21 @@ def measure_losses(
     for number, ablated, is_distinct in zip(numbers, sets, distinct[:, 0], strict=True):
         names = {"model": model, "cluster": cluster, **asdict(ablated)}
         figures = gap_figures(table, every, number)
-        columns = figures | _notes(figures, is_distinct, labels.vocab_size, cluster)
-        columns |= {"nll": figures["nll_reference"], "nll_ablated": figures["nll_model"]}
-        for name, new in _RENAMED.items():
-            for end in ("", "_ci_low", "_ci_high"):
-                columns[f"{new}{end}"] = figures[f"{name}{end}"]
-        by_slice.append(frame_of_columns("ablation/ablation", table.keys, names | columns))
+        columns = {_renamed(name): values for name, values in figures.items()}
+        columns |= _notes(figures, is_distinct, labels.vocab_size, cluster)
+        if ablated.parts:
+            by_slice.append(frame_of_columns("ablation/ablation", table.keys, names | columns))
         of_hits = {name: values[1:2] for name, values in columns.items()}
         of_hits |= {"loss": columns["loss"][:1], "loss_ar_hit": of_hits["loss"]}
         of_hits |= ratio(hits.gain(0) - hits.gain(number), hits["tokens"]).columns("gain_lost")
         by_set.append(frame_of_columns("ablation/mixers", hits.keys, names | of_hits))
-    mixers = pl.concat(by_set).sort("gain_lost", descending=True, nulls_last=True)
-    return AblationTables(pl.concat(by_slice), mixers)
+    return AblationTables(pl.concat(by_slice), pl.concat(by_set))
+
+
+def _renamed(name: str) -> str:
+    """`delta_nll_ci_low` -> `loss_ci_low`."""
+    figure, end, which = name.partition("_ci_")
+    return _RENAMED.get(figure, figure) + end + which
 
 
 def _notes(
@@ -152,27 +169,37 @@ def _notes(
     return {"note": np.array(notes), "void": np.array(notes) != ""}
 
 
-def ablation_path(
-    slices: Path,
-    model: ModelSpec,
-    mixers: Sequence[str] = (EACH,),
-    by: By = "zero",
-    *,
-    heads: bool = False,
-    clean: bool = False,
-) -> Path:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Which mixers are replaced, by what, and on which tokens.
+
+    mixers: sets, each as `Ablation.parse` reads it, or `each`. heads: not these mixers, but their
+    heads: those of a mixer together, then halves of every group without which recall is shown to
+    be lost (by `LEAST` of what is lost without the group that matters most), down to single ones.
+    budget: not each of these sets, but all of their mixers except so many, with which most of the
+    recall gain is retained; with `each` the mixers that have a cache, which grows with the text.
+    clean: without tokens that are known to be in the training text.
+    """
+
+    mixers: Sequence[str] = (EACH,)
+    by: By = "zero"
+    heads: bool = False
+    budget: int | None = None
+    clean: bool = False
+
+    def identity(self, model: ModelSpec) -> dict[str, Any]:
+        """What tells the answer from others."""
+        return {"model": model.key, **asdict(self), "mixers": list(self.mixers)}
+
+
+def ablation_path(slices: Path, model: ModelSpec, question: Question = Question()) -> Path:
     """Default folder of the ablations of a model, such as `ablation/hybrid-attention-mean`: each
     question has a folder of its own."""
-    words = [model.shown, *(word for word in mixers if word != EACH)]
-    words += [by] * (by != "zero") + ["heads"] * heads + ["clean"] * clean
-    question = {
-        "model": model.key,
-        "mixers": list(mixers),
-        "by": by,
-        "heads": heads,
-        "clean": clean,
-    }
-    return folder_of(slices / "ablation", words, question)
+    words = [model.shown, *(word for word in question.mixers if word != EACH)]
+    words += [question.by] * (question.by != "zero") + ["heads"] * question.heads
+    words += [] if question.budget is None else [f"budget {question.budget}"]
+    words += ["clean"] * question.clean
+    return folder_of(slices / "ablation", words, question.identity(model))
 
 
 def ablate(
@@ -180,76 +207,75 @@ def ablate(
     slices: Path,
     out: Path | None = None,
     options: ScoringOptions = ScoringOptions(),
+    question: Question = Question(),
     *,
-    mixers: Sequence[str] = (EACH,),
-    by: By = "zero",
-    heads: bool = False,
     cluster: str = "document",
-    clean: bool = False,
     force: bool = False,
 ) -> AblationTables:
     """What `model` retains of its recall, and loses, without its mixers, set by set; scores what is
     not scored yet.
 
-    `mixers`: the sets, each as `Ablation.parse` reads it, or `each`. `heads`: not these mixers, but
-    their heads: those of a mixer together, then halves of every group without which recall is shown
-    to be lost (by `LEAST` of what is lost without the group that matters most), down to single
-    ones. Writes `ablation.parquet` and `mixers.parquet` to `out` (default `ablation_path`). Raises
-    UserError for everything a user can correct.
+    Writes `ablation.parquet`, `mixers.parquet` and, with a budget, `budget.parquet` to `out`
+    (default `ablation_path`). Raises UserError for everything a user can correct.
     """
     spec = one_model(model)
+    _check(spec, question)
+    out = out or ablation_path(slices, spec, question)
+    [intact] = plan_scores([spec], slices, options)
+    decisive = question.identity(spec) | {"cluster": cluster, "scores": intact.result.options}
+    beside = table_files(AblationTables, out)
+    result = Result(out / "ablation.parquet", "ablation", decisive, force=force, beside=beside)
+    if result.reused() is not None:
+        return read_tables(AblationTables, out)
+    placed = intact.mixers(with_caches=question.budget is not None)
+    tokens = slices / "tokens.parquet"
+    timings, labels = Timings(), open_tokens(tokens)
+
+    def losses(ablations: Sequence[Ablation], left: Sequence[PlacedMixer] = ()) -> AblationTables:
+        """Of these sets, whose scores are made where they are missing, `left` of a budget."""
+        models = [spec if one.named == (NONE,) else spec.ablated(one) for one in ablations]
+        once = list(dict.fromkeys([spec, *models]))
+        for plan in one_after_another(plan_scores(once, slices, options)):
+            plan.run()
+        files = [score_path(slices, one) for one in [spec, *models]]
+        sets = [_describe(one, placed, spec.shown, left) for one in ablations]
+        clean = question.clean
+        return measure_losses(tokens, files, sets, spec.shown, cluster, clean=clean)
+
+    left: Sequence[PlacedMixer] = ()
+    passes = f"passes over {labels.num_rows:,} tokens"
+    if question.heads:
+        sets = _search_heads(groups_of_heads(placed, question.mixers, spec.shown), losses)
+    elif question.budget is not None:
+        left = _candidates(placed, question, spec.shown)
+        sizes = range(question.budget + 1, len(left) + 1)
+        console.note(f"{spec.shown}: {1 + sum(sizes)} {passes}")
+        sets = _eliminate(left, question, losses)
+    else:
+        sets = choose_sets(placed, question.mixers, question.by, spec.shown)
+        console.note(f"{spec.shown}: {1 + len(sets)} {passes}")
+    tables = losses(sets, left)
+    if not left:
+        order = tables.mixers.sort("gain_lost", descending=True, nulls_last=True)
+        tables = replace(tables, mixers=order)
+    result.write_tables(tables, {"model": spec.shown, "slices": labels.facts}, timings)
+    return tables
+
+
+def _check(spec: ModelSpec, question: Question) -> None:
+    """Raises UsageError for a model, and for parts of a question, that do not go together."""
     if spec.ablate is not None:
         raise UsageError(
             "it is ablated already",
             where=spec.typed(),
             remedy="give the unchanged model, and name mixers with --mixers",
         )
-    if heads and by == "mean":
+    if question.heads and (question.by == "mean" or question.budget is not None):
         raise UsageError(
-            "heads can only be replaced by zero",
-            where="--by mean",
-            remedy="leave out --heads or --by",
+            "heads are searched by halves, and can only be replaced by zero",
+            where="--heads",
+            remedy="leave it out, or --by and --budget",
         )
-    out = out or ablation_path(slices, spec, mixers, by, heads=heads, clean=clean)
-    [intact] = plan_scores([spec], slices, options)
-    question = {
-        "model": spec.key,
-        "mixers": list(mixers),
-        "by": by,
-        "heads": heads,
-        "cluster": cluster,
-        "clean": clean,
-    }
-    question["scores"] = intact.result.options
-    result = Result(
-        out / "ablation.parquet",
-        "ablation",
-        question,
-        force=force,
-        beside=table_files(AblationTables, out),
-    )
-    if result.reused() is not None:
-        return read_tables(AblationTables, out)
-    placed, tokens = intact.mixers(), slices / "tokens.parquet"
-
-    def losses(ablations: Sequence[Ablation]) -> AblationTables:
-        """Of these sets, whose scores are made where they are missing."""
-        models = list_models([spec, *(spec.ablated(ablation) for ablation in ablations)])
-        for plan in one_after_another(plan_scores(models, slices, options)):
-            plan.run()
-        files = [score_path(slices, one) for one in models]
-        ablated = [_describe(ablation, placed, spec.shown) for ablation in ablations]
-        return measure_losses(tokens, files, ablated, spec.shown, cluster, clean=clean)
-
-    timings, labels = Timings(), open_tokens(tokens)
-    if heads:
-        sets = _search_heads(groups_of_heads(placed, mixers, spec.shown), losses)
-    else:
-        sets = choose_sets(placed, mixers, by, spec.shown)
-        console.note(f"{spec.shown}: {1 + len(sets)} passes over {labels.num_rows:,} tokens")
-    tables = losses(sets)
-    result.write_tables(tables, {"model": spec.shown, "slices": labels.facts}, timings)
-    return tables
 
 
 def choose_sets(
@@ -273,7 +299,28 @@ def choose_sets(
     return sets
 
 
-def _describe(ablation: Ablation, placed: Sequence[PlacedMixer], where: str) -> AblatedSet:
+def _named_mixers(
+    placed: Sequence[PlacedMixer],
+    mixers: Sequence[str],
+    where: str,
+) -> list[PlacedMixer]:
+    """Those of all sets that are asked for, each once, in the order of the layers. Raises
+    UsageError for heads."""
+    sets = choose_sets(placed, mixers, "zero", where)
+    parts = [mixer for one in sets for mixer in choose_mixers(placed, one, where)]
+    if any(part.heads for part in parts):
+        raise UsageError("heads are named", where="--mixers", remedy="name layers or kinds")
+    keys = {part.key for part in parts}
+    return [mixer for mixer in placed if mixer.key in keys]
+
+
+def _describe(
+    ablation: Ablation,
+    placed: Sequence[PlacedMixer],
+    where: str,
+    left: Sequence[PlacedMixer],
+) -> AblatedSet:
+    """The set in words; `left`: of a budget, its mixers, without those of the set."""
     mixers = choose_mixers(placed, ablation, where)
     parts, layers = list[str](), {mixer.layer for mixer in mixers}
     for mixer in mixers:
@@ -281,7 +328,60 @@ def _describe(ablation: Ablation, placed: Sequence[PlacedMixer], where: str) -> 
         parts += [f"{mixer.key}.h{head}" for head in range(first, last + 1)] or [mixer.key]
     kinds = dict.fromkeys(mixer.kind for mixer in mixers)
     layer = layers.pop() if len(layers) == 1 else None
-    return AblatedSet("+".join(ablation.named), "+".join(kinds), layer, " ".join(parts))
+    described = AblatedSet("+".join(ablation.named), "+".join(kinds), layer, " ".join(parts))
+    if not left:
+        return described
+    others = [mixer for mixer in left if mixer.name not in ablation.named]
+    cache = sum(mixer.cache_bytes or 0 for mixer in others)
+    return replace(described, layers="+".join(mixer.name for mixer in others), cache_bytes=cache)
+
+
+# ---------------------------------------------------------------------------------------- budget
+
+
+def _candidates(placed: Sequence[PlacedMixer], question: Question, where: str) -> list[PlacedMixer]:
+    """The mixers of a budget: those that are named, or every one that has a cache. Raises UserError
+    where these are not known, UsageError where the budget has room for all."""
+    if placed[0].cache_bytes is None:
+        raise UserError(
+            "the bytes of its caches are not known layer by layer",
+            where=where,
+            remedy="leave out --budget",
+        )
+    is_every = tuple(question.mixers) == (EACH,)
+    named = _named_mixers(placed, question.mixers, where)
+    mixers = [mixer for mixer in named if mixer.cache_bytes or not is_every]
+    if (question.budget or 0) >= len(mixers):
+        which = "whose cache grows with the text" if is_every else "that --mixers names"
+        raise UsageError(
+            f"it has {counted(len(mixers), 'mixer')} {which}, and a budget has to be smaller",
+            where=f"--budget {question.budget}",
+            remedy="name more mixers with --mixers, or give a smaller one",
+        )
+    return mixers
+
+
+def _eliminate(
+    mixers: Sequence[PlacedMixer],
+    question: Question,
+    losses: Callable[[Sequence[Ablation]], AblationTables],
+) -> list[Ablation]:
+    """Backward elimination: the sets that are removed, from none on, each one mixer larger.
+
+    It begins with all mixers, because recall takes layers that work together: added to none, a
+    layer would not show what it is worth. It ends at the budget, or with the first mixer of a model
+    that recalls nothing.
+    """
+    path = [Ablation((NONE,), question.by)]
+    for removed in range(len(mixers) - (question.budget or 0)):
+        before = path[-1].named if removed else ()
+        names = ["+".join([*before, one.name]) for one in mixers if one.name not in before]
+        sets = [replace(Ablation.parse(name), by=question.by) for name in names]
+        rows = losses(sets).mixers
+        path.append(sets[rows["gain_lost"].arg_min() or 0])
+        if rows["retained"].null_count():
+            break
+    return path
 
 
 # ---------------------------------------------------------------------------------------- heads
@@ -294,15 +394,14 @@ def groups_of_heads(
 ) -> list[Ablation]:
     """All heads of each mixer that is asked for, with which a search begins. Raises UserError where
     none has heads."""
-    sets = choose_sets(placed, mixers, "zero", where)
-    chosen = [mixer for ablation in sets for mixer in choose_mixers(placed, ablation, where)]
-    groups = [_group(mixer.name, 0, mixer.num_heads - 1) for mixer in chosen if mixer.num_heads and mixer.heads is None]
+    chosen = _named_mixers(placed, mixers, where)
+    groups = [_group(mixer.name, 0, mixer.num_heads - 1) for mixer in chosen if mixer.num_heads]
     if not groups:
         kinds = ", ".join(dict.fromkeys(mixer.kind for mixer in chosen))
         why = "the input of its last matrix is not divided into heads"
         remedy = "leave out --heads, or name others with --mixers"
         raise UserError(f"no heads of {kinds} can be replaced: {why}", where=where, remedy=remedy)
-    return list(dict.fromkeys(groups))
+    return groups
 
 
 def _search_heads(

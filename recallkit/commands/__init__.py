@@ -44,7 +44,7 @@ USUAL = {
     "gap": "--text --train --sample --slices --device --dtype --figures --export --full",
     "track": "--slices --causal --device --dtype --figures --export --full",
     "intervene": "--slices --slice --samples --device --dtype --workers --figures --full",
-    "ablate": "--slices --mixers --heads --by --device --dtype --figures --full",
+    "ablate": "--slices --mixers --heads --budget --by --device --dtype --figures --full",
     "eval-recall": "--tasks --data --limit --prompt --cut --device --dtype --batch-size --full",
     "mqar": "--task --seq-len --pairs --samples --device --dtype --figures --full",
     "train": "--task --preset --tokenizer --tokens --mixers --learning-rates --device",

@@ -1,8 +1,9 @@
 """Is it recall? `intervene`: what models lose where the earlier occurrences of a bigram are changed; `ablate`: without a mixer."""
 
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
+from recallkit import config
 from recallkit.commands.adapter import Outcome, command
 from recallkit.declarations import File, argument, option, path
 from recallkit.errors import UsageError
@@ -93,6 +94,13 @@ class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
         "heads.",
         False,
     )
+    budget: int | None = option(
+        "Remove mixers one by one, that without which most of the recall gain is retained, "
+        "until N are left; of those with a cache, unless others are named with --mixers.",
+        metavar="N",
+        least=1,
+        most=config.MOST,
+    )
     by: Literal["zero", "mean"] = option("What replaces their outputs: zero, or each output's mean over the text.", "zero")
 
 
@@ -103,12 +111,15 @@ class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
         "recallkit ablate zoo:hybrid --mixers each --figures figures",
         "recallkit ablate path/to/model --slices slices -o ablation",
         "recallkit ablate zoo:hybrid --mixers attention --heads",
+        "recallkit ablate zoo:attention --budget 2",
     ),
     draws=True,
     answers=True,
 )
 def ablate(asked: Ablate) -> Outcome["AblationTables"]:
     """Replace the outputs of a model's token mixers, one by one and by kind, and measure the recall retained and the loss.
+
+    With --budget, which few attention layers keep most of the recall.
 
     Scores the model unchanged and without each set of mixers, where that is not done yet. The tables are also written to `out`.
     Columns: see `AblationTables`.
@@ -122,7 +133,21 @@ def ablate(asked: Ablate) -> Outcome["AblationTables"]:
         raise UsageError("no mixers are named", where="--mixers", remedy="name layers or kinds, or each")
     model = one_model(_MODEL if asked.model is None else asked.model)
     folder = builtin.named_slices(asked.slices, [model])
-    which: dict[str, Any] = {name: getattr(asked, name) for name in ("by", "heads", "clean")}
-    target = path(asked.out) or ablation.ablation_path(folder, model, sets, **which)
-    tables = ablation.ablate(model, folder, target, asked, force=asked.force, mixers=sets, cluster=asked.cluster, **which)
+    question = ablation.Question(
+        mixers=sets,
+        by=asked.by,
+        heads=asked.heads,
+        budget=asked.budget,
+        clean=asked.clean,
+    )
+    target = path(asked.out) or ablation.ablation_path(folder, model, question)
+    tables = ablation.ablate(
+        model,
+        folder,
+        target,
+        asked,
+        question,
+        cluster=asked.cluster,
+        force=asked.force,
+    )
     return Outcome.of(tables, lambda: look(target, tables))

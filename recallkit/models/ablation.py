@@ -101,6 +101,9 @@ class PlacedMixer:
     """How many heads it has whose outputs one layer joins; None where there are none."""
     heads: tuple[int, int] | None = None
     """The first and the last of those that are meant; None of all of it."""
+    cache_bytes: int | None = None
+    """Bytes of its cache after a sequence of the text, see `TorchModel.cache_bytes`; None where
+    they are not known."""
 
     @property
     def key(self) -> str:
@@ -230,6 +233,16 @@ def find_mixers(model: ScoringModel) -> list[PlacedMixer]:
     ]
 
 
+def with_caches(mixers: Sequence[PlacedMixer], caches: Sequence[int]) -> list[PlacedMixer]:
+    """The mixers with the bytes of their caches, from those of each layer: of several in a layer,
+    attention has them."""
+    sized = []
+    for mixer in mixers:
+        has_cache = mixer.name == str(mixer.layer) or _SOFTMAX.fullmatch(mixer.kind)
+        sized.append(replace(mixer, cache_bytes=caches[mixer.layer] if has_cache else 0))
+    return sized
+
+
 _JOINING = ("o_proj", "out_proj", "dense", "c_proj", "output")
 """What mixers call the layer that joins the outputs of their heads."""
 
@@ -292,7 +305,7 @@ _KINDS = (
 )
 """Kinds of transformers' mixers, by the first of these that is in their class's name; else the kind is that name."""
 
-_SOFTMAX = re.compile(r"(sliding|chunked|indexed|local|compressed_sparse|heavily_compressed)_attention")
+_SOFTMAX = re.compile(r"((sliding|chunked|indexed|local|compressed_sparse|heavily_compressed)_)?attention")
 """Entries of `layer_types` that distinguish attention from attention; others say less than a class."""
 
 

@@ -153,7 +153,9 @@ def facts(request: ModelRequest) -> ModelFacts | None:
     model = text_model(model, request.spec)
     from recallkit.models.layer_kernels import layers_by_kernel
 
-    context = context_length(model.config.get_text_config(), model.base_model)
+    text = model.config.get_text_config()
+    _check_rotary(text, request.spec)
+    context = context_length(text, model.base_model)
     vocab_size = int(model.get_output_embeddings().weight.shape[0])
     return ModelFacts(vocab_size, context, dtype, num_weights, layers_by_kernel(model))
 
@@ -254,6 +256,24 @@ def _made_without_weights(spec: str, config: Mapping[str, Any]) -> Any:
         return None
 
 
+def _check_rotary(config: Any, spec: str) -> None:
+    """Raises UserError for rotary positions that the installed transformers would ignore.
+
+    Of families whose kinds of layer have positions of their own (olmo3, gemma3) it reads those
+    alone. A checkpoint that an earlier version saved with one entry for all, such as YaRN, would be
+    read without it.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [entry for entry in rope.values() if isinstance(entry, dict)]
+    others = {name: entry for name, entry in rope.items() if not isinstance(entry, dict | None)}
+    if kinds and others and not any(others.items() <= kind.items() for kind in kinds):
+        raise UserError(
+            f"transformers ignores its rope_parameters {', '.join(sorted(others))}: they are of no kind of layer",
+            where=spec,
+            remedy="move them into full_attention there, in config.json",
+        )
+
+
 def _skeleton(spec: str, there: int | None) -> Any:
     """The model of a config, on the meta device.
 
@@ -344,7 +364,9 @@ def _from_pretrained(request: ModelRequest, **placement: Any) -> Any:
             **options,
             **placement,
         )
-    _check_all_used(info, model.config.get_text_config(), spec)
+    text = model.config.get_text_config()
+    _check_rotary(text, spec)
+    _check_all_used(info, text, spec)
     if sizes is not None:
         _check_number_used(model, sizes, spec)
     return model

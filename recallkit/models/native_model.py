@@ -21,6 +21,8 @@ from recallkit.storage import artifacts
 from recallkit.storage.hub import hub_file, hub_file_if_any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
     from torch import Tensor
 
@@ -153,6 +155,10 @@ class NativeModel(TorchModel):
         if not carry:
             return self.model.hidden(inputs), None
         return self.model.read(inputs, self.model.initial_state(len(inputs)) if state is None else state)
+
+    def by_layer(self, state: Any) -> Sequence[Any]:
+        """See `TorchModel.by_layer`."""
+        return [layer["mixer"] for layer in state]
 
     def compress(self, state: Any, compression: Compression) -> Any:
         """See `TorchModel.compress`: keys and values of full attention, and what recurrent mixers add up."""

@@ -68,6 +68,12 @@ def tensors_of(state: Any) -> list[Tensor]:
     return found
 
 
+def grown_bytes(shorter: Any, longer: Any) -> int:
+    """Bytes of the tensors of the state that has read more ids which are larger than in the other."""
+    pairs = zip(tensors_of(shorter), tensors_of(longer), strict=True)
+    return sum(after.nbytes for before, after in pairs if before.shape != after.shape)
+
+
 def _with(state: Any, tensors: Iterable[Tensor]) -> Any:
     """A copy of a state with its tensors replaced by these."""
     replaced = iter(tensors)

@@ -333,8 +333,6 @@ class TorchModel:
 
         Counted are the tensors that have rows: not what depends on the weights alone, such as the taps of a filter.
         """
-        import torch
-
         from recallkit.models.states import tensors_of
 
         if not self.can_carry:
@@ -343,6 +341,39 @@ class TorchModel:
             axes = self._layout.axes
         except ValueError:
             return None
+        tensors = tensors_of(self._state_after(ids))
+        if len(tensors) != len(axes):
+            return None
+        counted = [tensor for tensor, axis in zip(tensors, axes, strict=True) if axis is not None and tensor.dim() > 1]
+        return sum(each.numel() * each.element_size() for each in counted) - (0 if self.compression is None else self.compression.saved)
+
+    def cache_bytes(self, num_ids: int) -> list[int] | None:
+        """Bytes of each layer's cache after one sequence of so many ids: of the part of its state
+        that grows with them.
+
+        What stays as it is from half of them on, such as a recurrent state or a full window, is
+        left out. None where the state cannot be carried, is compressed, or is not divided by layer.
+        """
+        from recallkit.models.states import grown_bytes
+
+        if not self.can_carry or self.compression is not None:
+            return None
+        ids = np.zeros(num_ids, np.int64)
+        before = self.by_layer(self._state_after(ids[: num_ids // 2]))
+        after = self.by_layer(self._state_after(ids))
+        if before is None or after is None:
+            return None
+        return [grown_bytes(*layer) for layer in zip(before, after, strict=True)]
+
+    def by_layer(self, state: Any) -> Sequence[Any] | None:
+        """The parts of a state of `forward` that belong to the mixers of each layer; None where it is
+        not divided so."""
+        return None
+
+    def _state_after(self, ids: np.ndarray) -> Any:
+        """The state of one sequence after `ids` (t,), of a variant compressed."""
+        import torch
+
         state: Any = None
         read = 0
         ids = behind(np.asarray(ids), self.prefix)
@@ -355,11 +386,7 @@ class TorchModel:
             if self.compression is not None and self.compression.once is None:
                 self.compression.begin()
                 state = self.compress(state.state, self.compression)
-        tensors = tensors_of(state)
-        if len(tensors) != len(axes):
-            return None
-        counted = [tensor for tensor, axis in zip(tensors, axes, strict=True) if axis is not None and tensor.dim() > 1]
-        return sum(each.numel() * each.element_size() for each in counted) - (0 if self.compression is None else self.compression.saved)
+        return state
 
     def reading(self) -> contextlib.AbstractContextManager[Any]:
         """The block in which text is read: a user's own, where a variant has one."""

@@ -424,6 +424,12 @@ class TransformersModel(TorchModel):
             cache = kept_cache(self.config)
         return None if cache is None else _Carried(cache, 0, torch.zeros(num_rows, dtype=torch.int64, device=self.device))
 
+    def by_layer(self, state: Any) -> Sequence[Any] | None:
+        """See `TorchModel.by_layer`: those of a cache, unless layers share theirs or have some of it
+        elsewhere."""
+        is_divided = not (getattr(self.config, "num_kv_shared_layers", None) or self._keepers)
+        return getattr(state.cache, "layers", None) if is_divided else None
+
     def compress(self, state: Any, compression: Compression) -> Any:
         """See `TorchModel.compress`, in place."""
         from recallkit.models.kept_cache import compress_cache

@@ -262,15 +262,26 @@ class ScoringPlan:
                 score_path(self.slices, self.model).parent / "means", identity_of(intact.request, self.sequences, self.options), intact.job
             )
 
-    def mixers(self) -> list[PlacedMixer]:
-        """The mixers of the model, which is loaded to find them. Raises UserError for one that has none that can be replaced."""
-        from recallkit.models.ablation import find_mixers
+    def mixers(self, *, with_caches: bool = False) -> list[PlacedMixer]:
+        """The mixers of the model, which is loaded to find them, on request with the bytes of their caches.
+
+        Raises UserError for one that has none that can be replaced.
+        """
+        from recallkit.models import ablation
         from recallkit.models.live import evaluating
         from recallkit.models.loading import load_model, warn_remote_code
+        from recallkit.models.torch_model import TorchModel
+        from recallkit.scoring.scores import longest_sequence
 
         warn_remote_code(self.request, console.note)
         with evaluating(self.request.module):  # its vocabulary is checked where it is scored
-            return [replace(mixer, module=None, block=None) for mixer in find_mixers(load_model(replace(self.request, vocab_size=1)))]
+            model = load_model(replace(self.request, vocab_size=1))
+            mixers = [replace(mixer, module=None, block=None) for mixer in ablation.find_mixers(model)]
+            if not with_caches or not isinstance(model, TorchModel):
+                return mixers
+            limits = [limit for limit in (model.max_length, self.window.context) if limit]
+            caches = model.cache_bytes(min([longest_sequence(self.slices), *limits]))
+        return mixers if caches is None else ablation.with_caches(mixers, caches)
 
     def job(self, parts: Parts) -> ScoringJob:
         """The work as processes take it."""

@@ -158,7 +158,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         f"nll nll_ablated {_with_ends('loss loss_share', *_CI)} real?, {_CLUSTERS}, note text, void flag"
     ),
     "ablation/mixers": _columns(
-        "model mixers kind text, layer whole?, parts cluster text, share_of_tokens real, "
+        "model mixers kind text, layer whole?, parts cluster text, layers text?, cache_bytes whole?, share_of_tokens real, "
         f"loss loss_ar_hit {_with_ends('loss_share gain gain_lost retained', *_CI)} real?, {_CLUSTERS}, note text, void flag"
     ),
     "profile/profile": _columns(

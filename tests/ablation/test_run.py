@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import polars as pl
 import pytest
@@ -9,9 +11,9 @@ import torch
 from safetensors.torch import save_file
 
 from recallkit import builtin, slicing
-from recallkit.ablation import ablate, ablation_path
+from recallkit.ablation import Question, ablate, ablation_path
 from recallkit.ablation.tables import PARTS, choose_sets
-from recallkit.ablation.view import which_recall
+from recallkit.ablation.view import look, which_recall
 from recallkit.attribution.tables import attribute_gap
 from recallkit.errors import UsageError, UserError
 from recallkit.models import zoo
@@ -98,7 +100,7 @@ def test_without_the_layer_that_recalls_nothing_is_retained_and_without_another_
 
 
 def test_a_model_of_the_same_layers_that_recalls_nothing_retains_nothing(slices, tmp_path):
-    tables = ablate(built(tmp_path / "forgetful", 0.0), slices, options=CPU, mixers=["1"])
+    tables = ablate(built(tmp_path / "forgetful", 0.0), slices, options=CPU, question=Question(mixers=["1"]))
     assert which_recall(tables).startswith("forgetful shows no significant recall: its recall gain on AR hits is ")
     assert tables.mixers["retained"].to_list() == [None]
 
@@ -123,7 +125,7 @@ def test_the_tables_are_those_of_a_gap_with_the_model_as_the_reference(tables, r
 
 
 def test_by_the_mean_it_is_the_same_layer_and_means_are_made_once(tables, recaller, slices):
-    by_mean = ablate(recaller, slices, options=CPU, mixers=["1", "2"], by="mean")
+    by_mean = ablate(recaller, slices, options=CPU, question=Question(mixers=["1", "2"], by="mean"))
     assert by_mean.mixers["mixers"].to_list() == ["1", "2"]
     assert by_mean.mixers["retained"].to_list() == pytest.approx([0, 1], abs=0.02)
     assert losses(by_mean, "ar_hit") != losses(tables, "ar_hit")
@@ -150,15 +152,19 @@ def test_finished_work_is_reused_and_none_is_the_model_itself(tables, recaller, 
 def test_the_head_that_recalls_is_found_by_halves_and_the_rest_is_left_whole(slices, tmp_path):
     """Head 2 of 4: h0-3, then h0-1 and h2-3, then h2 and h3; the other layers have no heads, and h0-1 is not divided."""
     model = built(tmp_path / "one head", 3.0, head=2)
-    tables = ablate(model, slices, options=CPU, heads=True)
+    tables = ablate(model, slices, options=CPU, question=Question(heads=True))
     retained = dict(tables.mixers.select("mixers", "retained").rows())
     wanted = {"1.h0-3": 0, "1.h2-3": 0, "1.h2": 0, "1.h3": 1, "1.h0-1": 1}
     assert retained == pytest.approx(wanted, abs=0.02)
     problem = "no heads of mamba can be replaced: the input of its last matrix is not divided into heads; leave out --heads"
     with pytest.raises(UserError, match=problem):
-        ablate(model, slices, options=CPU, heads=True, mixers=["mamba"])
-    with pytest.raises(UsageError, match="heads can only be replaced by zero"):
-        ablate(model, slices, options=CPU, heads=True, by="mean")
+        ablate(model, slices, options=CPU, question=Question(heads=True, mixers=["mamba"]))
+    for wrong in (Question(heads=True, by="mean"), Question(heads=True, budget=1)):
+        with pytest.raises(UsageError, match="heads are searched by halves, and can only be replaced by zero"):
+            ablate(model, slices, options=CPU, question=wrong)
+    for wrong in (Question(heads=True, mixers=["1.h0"]), Question(budget=1, mixers=["1.h0", "2"])):
+        with pytest.raises(UsageError, match="heads are named; name layers or kinds"):
+            ablate(model, slices, options=CPU, question=wrong)
 
 
 def test_sets_are_mixers_and_kinds_each_once():
@@ -184,13 +190,86 @@ def test_an_ablated_model_is_not_ablated_again(slices):
         ablate("zoo:hybrid,ablate=0", slices)
 
 
-def test_the_selective_layers_of_the_zoo_are_those_that_recall(home, tmp_path):
+def test_the_selective_layers_of_the_zoo_are_those_that_recall(zoo_slices):
     """A model that breaks without a layer retains nothing, either: AR hits lose no more than all else there."""
-    text = TextOptions(("demo:validation",), "validation", limit_tokens=6000)
-    slicing.slice_text(text, tmp_path / "slices", counts=builtin.counts(), seq_len=256)
-    tables = ablate("zoo:base-conv-selective", tmp_path / "slices", options=CPU, mixers=["0", "1", "2", "3"], cluster="sequence")
+    tables = in_zoo("base-conv-selective", zoo_slices, mixers=["0", "1", "2", "3"])
     rows = {row["mixers"]: row for row in tables.mixers.to_dicts()}
     assert rows["0"]["retained"] < 0.05 < rows["1"]["retained"] < rows["3"]["retained"] < 0.9 < rows["2"]["retained"]
     said = which_recall(tables)
     assert " without layer 1 selective_attention, " in said
     assert "Without layer 0 base_conv it also retains less, but that loss is not shown" in said
+
+
+# ---------------------------------------------------------------------------------------- budget
+
+
+@pytest.fixture(scope="module")
+def zoo_slices(home, tmp_path_factory):
+    """A little of the built-in text, for models of the zoo, whose recall is significant there."""
+    folder = tmp_path_factory.mktemp("zoo") / "slices"
+    text = TextOptions(("demo:validation",), "validation", limit_tokens=6000)
+    slicing.slice_text(text, folder, counts=builtin.counts(), seq_len=256)
+    return folder
+
+
+def in_zoo(name, slices, **question):
+    return ablate(f"zoo:{name}", slices, None, CPU, Question(**question), cluster="sequence")
+
+
+@pytest.mark.parametrize(
+    ("name", "mixers"),
+    [
+        ("attention", ["each"]),
+        pytest.param("hybrid", ["mamba", "attention"], marks=pytest.mark.slow),
+        pytest.param("base-conv-selective", ["each"], marks=pytest.mark.slow),
+    ],
+)
+def test_elimination_leaves_the_pair_that_is_best_by_brute_force(zoo_slices, name, mixers, capsys):
+    chosen = in_zoo(name, zoo_slices, mixers=mixers, budget=2).mixers
+    assert f"zoo:{name}: 8 passes over " in capsys.readouterr().err, "the model itself, 4 and 3"
+    pairs = ["+".join(map(str, pair)) for pair in itertools.combinations(range(4), 2)]
+    every = {row["mixers"]: row for row in in_zoo(name, zoo_slices, mixers=pairs).mixers.to_dicts()}
+    assert list(every) == sorted(every, key=lambda pair: every[pair]["retained"]), "the largest loss first"
+    none, _, last = chosen.to_dicts()
+    best = max(every.values(), key=lambda row: row["retained"])
+    assert {name: last[name] for name in best if name not in ("layers", "cache_bytes")} == {
+        name: best[name] for name in best if name not in ("layers", "cache_bytes")
+    }
+    assert sorted([*last["layers"].split("+"), *last["mixers"].split("+")]) == list("0123")
+    assert (none["mixers"], none["layers"], none["retained"], none["loss"]) == ("none", "0+1+2+3", 1, 0)
+
+
+def test_the_bytes_of_a_path_are_those_of_the_caches_that_are_left(zoo_slices):
+    """A head's keys and values of 255 ids, and beside them, fixed, the inputs of a convolution."""
+    tables = in_zoo("attention", zoo_slices, budget=2)
+    config = zoo.architecture("attention")
+    length = artifacts.read_manifest(score_path(zoo_slices, one_model("zoo:attention")))
+    of_layer = 2 * config.d_model * int(length["state_ids"]) * 4
+    assert tables.mixers["cache_bytes"].to_list() == [4 * of_layer, 3 * of_layer, 2 * of_layer]
+    assert 0 < length["state_bytes"] - 4 * of_layer < 0.1 * of_layer
+    [said] = [look(ablation_path(zoo_slices, one_model("zoo:attention"), Question(budget=2))).answer]
+    assert said.startswith("Layers 0 and 1 of 4 keep 1")
+    assert "with 50 % of the cache and a loss of 0." in said
+
+
+def test_a_budget_ends_where_nothing_recalls_and_is_refused_where_all_fit(slices, recaller, tmp_path):
+    forgetful = built(tmp_path / "forgetful", 0.0)
+    mixers = ["each", "gated_short_conv"]
+    tables = ablate(forgetful, slices, options=CPU, question=Question(mixers=mixers, budget=1))
+    assert tables.mixers["layers"].str.count_matches("+", literal=True).to_list() == [2, 1]
+    assert which_recall(tables).startswith("forgetful shows no significant recall")
+    tables = ablate(recaller, slices, options=CPU, question=Question(mixers=mixers, budget=1, by="mean"))
+    assert tables.mixers["layers"].to_list()[::2] == ["0+1+2", "1"], "the layer that recalls"
+    assert len(set(tables.mixers["cache_bytes"])) == 1, "the others have no cache"
+    for question, problem in (
+        (Question(budget=1), "it has 1 mixer whose cache grows with the text, and a budget has to be smaller"),
+        (Question(budget=2, mixers=["1", "2", "1+2"]), "it has 2 mixers that --mixers names, and a budget"),
+        (Question(budget=9), "it has 1 mixer whose cache"),
+    ):
+        with pytest.raises(UsageError, match=problem):
+            ablate(recaller, slices, options=CPU, question=question)
+
+
+def test_a_compressed_cache_has_no_budget(zoo_slices):
+    with pytest.raises(UserError, match="the bytes of its caches are not known layer by layer; leave out --budget"):
+        in_zoo("attention,cache=int8", zoo_slices, budget=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 
 from recallkit.ablation.tables import PARTS, AblationTables
@@ -30,6 +31,8 @@ def tables_of(*sets: tuple, gain: tuple = (0.4, 0.38, 0.42)) -> AblationTables:
         row = {"model": "m", "mixers": name, "kind": kind, "layer": layer, "cluster": "document", "note": "", "void": share == 0.9}
         row |= {
             "parts": ITS_PARTS.get(name, name),
+            "layers": None,
+            "cache_bytes": None,
             "loss": 0.125,
             "loss_ar_hit": 1.0,
             "share_of_tokens": 0.25,
@@ -114,6 +117,58 @@ def test_the_tables_have_a_row_for_each_set_and_one_for_the_model_as_it_is():
     assert str(losses.caption).startswith("The outputs of mixers are replaced by zero. ")
     by_mean = ablation_tables(tables_of(*sets), {**MANIFEST, "options": {"by": "mean", "heads": True}})["ablation"]
     assert str(by_mean.caption).startswith("The outputs of heads are replaced by their mean over the text. ")
+
+
+def path_of(*rows: tuple[str, float, float, int], gain: tuple = (0.4, 0.38, 0.42)) -> AblationTables:
+    """Tables of a budget's path: what is left, what of the recall gain is retained, the loss, the bytes of caches."""
+    tables = tables_of(*(("2", MAMBA, (retained, 0.8)) for _, retained, *_ in rows), gain=gain)
+    left, _, loss, cache = (list(column) for column in zip(*rows, strict=True))
+    return AblationTables(
+        tables.ablation, tables.mixers.with_columns(layers=pl.Series(left), loss=pl.Series(loss), cache_bytes=pl.Series(cache))
+    )
+
+
+ALL_LAYERS = ("0+1+2+3", 1.0, 0.0, 4000)
+OF_GAIN = "of the recall gain of m, 40.0 (38.0 to 42.0) points, with"
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (
+            [("0+3", 0.91, 0.25, 1000)],
+            f"Layers 0 and 3 of 4 keep 91 % (89 to 93) {OF_GAIN} 25 % of the cache and a loss of 0.25 nats per token.",
+        ),
+        (
+            [("0+1+3", 0.9, 0.2, 3000), ("1", 0.5, 3.0, 1000)],
+            f"Layer 1 of 4 keeps 50 % (48 to 52) {OF_GAIN} 25 % of the cache and a loss of 3.00 nats per token.",
+        ),
+        (
+            [("0+1+3", 1.02, -0.01, 3000)],
+            f"Layers 0, 1 and 3 of 4 keep 102 % (100 to 104) {OF_GAIN} 75 % of the cache and a loss of -0.01 nats per token.",
+        ),
+    ],
+)
+def test_the_answer_of_a_budget_is_its_last_row(rows, said):
+    assert which_recall(path_of(ALL_LAYERS, *rows)) == said
+
+
+def test_the_answer_of_a_budget_names_no_cache_where_there_is_none_and_no_layers_without_recall():
+    without = path_of(("0+1", 1.0, 0.0, 0), ("1", 0.5, 0.1, 0))
+    assert which_recall(without) == f"Layer 1 of 2 keeps 50 % (48 to 52) {OF_GAIN} a loss of 0.10 nats per token."
+    for low in (-0.001, 0.0005):
+        tables = path_of(ALL_LAYERS, ("0+1+2", 0.5, 0.1, 3000), gain=(0.001, low, 0.003))
+        assert which_recall(tables).startswith("m shows no significant recall: its recall gain on AR hits is 0.1 (")
+
+
+def test_the_table_of_a_budget_has_a_row_for_each_number_of_layers():
+    shown = ablation_tables(path_of(ALL_LAYERS, ("0+1+3", 0.9, 0.2, 3000), ("1", 0.5, 3.0, 1000)), MANIFEST)["mixers"]
+    assert shown.rows == [
+        ["4", "0, 1, 2, 3", "40.0", "100 (98 to 102)", "+0.00", "4 kB"],
+        ["3", "0, 1, 3", "36.0", "90 (88 to 92)", "+0.20", "3 kB"],
+        ["1", "1", "20.0", "50 (48 to 52)", "+3.00", "1 kB"],
+    ]
+    assert "By backward elimination: from all layers one is removed at a time" in str(shown.caption)
 
 
 def test_the_map_has_a_figure_for_every_set_and_slice():

@@ -56,3 +56,23 @@ def test_heads_of_a_layer_are_searched(tiny_model, few_slices, tmp_path, capsys)
     status, shown = call(capsys, *arguments, "--json")
     assert {row["mixers"] for row in json.loads(shown.out)["mixers"]} == {"1.h0-3"}
     assert call(capsys, *arguments, "--by", "mean")[0] == 2
+
+
+def test_a_budget_has_a_folder_and_a_path_of_its_own(tiny_model, few_slices, tmp_path, capsys):
+    model = tiny_model("llama")
+    arguments = ("ablate", model, "--slices", few_slices, "--budget", "1", "--device", "cpu")
+    status, shown = call(capsys, *arguments, "--json")
+    assert status == 0, shown.err
+    rows = json.loads(shown.out)["mixers"]
+    assert [row["layers"] for row in rows] in (["0+1", "1"], ["0+1", "0"])
+    assert rows[0]["cache_bytes"] == 2 * rows[1]["cache_bytes"] > 0
+    status, shown = call(capsys, *arguments)
+    assert "Recall retained with fewer layers" in shown.out
+    assert "By backward elimination" in shown.out
+    folder = few_slices / "ablation" / f"{model.name}-budget-1"
+    page = tmp_path / "page.html"
+    assert call(capsys, "report", folder, "-o", page)[0] == 0
+    text = page.read_text(encoding="utf-8")
+    assert "Recall retained with fewer layers" in text
+    assert "<span>--budget</span> <span>1</span>" in text or "--budget 1" in text
+    assert call(capsys, *arguments, "--heads")[0] == 2

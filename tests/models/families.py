@@ -396,6 +396,24 @@ FAMILIES: dict[str, Family] = {
             "index_topk_blocks": 2,
         },
     ),
+    "olmo3": Family(
+        "sliding attention, attention",
+        {
+            **_ATTENTION,
+            "intermediate_size": 96,
+            "sliding_window": 16,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "rope_theta": 1e4,
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 256,
+                },
+            },
+        },
+    ),
     "olmo_hybrid": Family(
         "gated delta rule, attention",
         {

@@ -77,6 +77,7 @@ FOUND = {
     "falcon_h1": ["0.mamba mamba", "0.attention attention", "1.mamba mamba", "1.attention attention"],
     "nemotron_h": ["0 mamba", "2 attention"],
     "qwen3_next": ["0 gated_delta_net", "1 attention"],
+    "olmo3": ["0 sliding_attention", "1 attention"],
     "olmo_hybrid": ["0 gated_delta_net", "1 attention"],
     "lfm2": ["0 short_conv", "1 attention"],
     "recurrent_gemma": ["0 recurrence", "1 recurrence", "2 sliding_attention"],

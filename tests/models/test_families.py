@@ -243,6 +243,23 @@ def test_attention_holds_no_more_with_its_state_carried(loaded):
         loaded("jamba").model.score_carrying(*sequences([10, 1026]), chunk=512)
 
 
+@pytest.mark.parametrize("name", ["olmo3", "olmo_hybrid", "zamba2", "qwen3_next"])
+def test_the_bytes_of_a_layers_cache_are_those_of_its_keys_and_values(loaded, name):
+    """Of transformers' own cache after 40 ids; what a window or a recurrence keeps is in the state alone."""
+    family, ids = loaded(name), torch.arange(40)[None]
+    with torch.no_grad():
+        layers = family.bare(ids, use_cache=True).past_key_values.layers
+    grown = [layer for layer in layers if getattr(layer, "keys", None) is not None and layer.keys.shape[-2] == 40]
+    caches = family.model.cache_bytes(40)
+    assert [size for size in caches if size] == [layer.keys.nbytes + layer.values.nbytes for layer in grown]
+    assert sum(caches) < family.model.state_bytes(ids[0].numpy())
+
+
+def test_a_sliding_layer_keeps_what_its_window_holds(loaded):
+    """Of olmo3: keys and values of 2 heads of 12 channels, 4 bytes each, of the last 15 ids and of all 40."""
+    assert loaded("olmo3").model.state_bytes(np.arange(40)) == 2 * 2 * 12 * 4 * (15 + 40)
+
+
 def score_carrying(paths: list[str], heard: Path) -> None:
     """Loads and scores each model; what is printed lies in a file."""
     for stream in (1, 2):

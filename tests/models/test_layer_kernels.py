@@ -24,6 +24,7 @@ FUNCTIONS = {
     "falcon_h1": ("mamba2_chunk_scan", "mamba2_selective_state_update"),
     "lfm2": ("causal_conv1d_fn", "causal_conv1d_update"),
     "qwen3_next": ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"),
+    "olmo_hybrid": ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"),
     "kimi_linear": ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention"),
     "rwkv": ("rwkv_linear_attention",),
     "recurrent_gemma": ("RecurrentGemmaRglru._rnn_scan",),
@@ -70,7 +71,7 @@ def test_scoring_and_generation_call_no_function_of_transformers(family, tmp_pat
     assert calls.number == proven
 
 
-@pytest.mark.parametrize("family", ["lfm2", "zamba", "kimi_linear"])
+@pytest.mark.parametrize("family", ["lfm2", "zamba", "kimi_linear", "olmo_hybrid"])
 def test_scores_are_those_of_its_own_forward_pass_in_every_way_of_reading(family, tmp_path):
     """In batches of unlike lengths, in chunks, and in single ids behind a prompt; others are run each night."""
     equal = outcome(family, tmp_path)
@@ -102,12 +103,13 @@ def test_a_live_model_is_scored_by_kernels_and_trained_by_its_own_functions(few_
 
 
 def test_which_layers_run_on_which_kernel_is_said_before_weights_are_read(run, tmp_path):
-    for name, settings in (("qwen3_next", {}), ("zamba", {}), ("llama", {})):
-        build(name, **settings).save_pretrained(tmp_path / name)
-    folders = [tmp_path / name for name in ("qwen3_next", "zamba", "llama")]
+    folders = [tmp_path / name for name in ("qwen3_next", "olmo_hybrid", "zamba", "llama")]
+    for folder in folders:
+        build(folder.name).save_pretrained(folder)
     rows = json.loads(run("models", "--describe", *folders, "zoo:based", "--json").stdout)
     layers = {row["model"]: row["layers"] for row in rows}
     assert layers["qwen3_next"] == {"short_conv": [0], "delta_rule": [0]}
+    assert layers["olmo_hybrid"] == {"short_conv": [0], "delta_rule": [0]}
     assert layers["zamba"] == {"short_conv": [0, 1, 2], "selective_scan": [0, 1, 2]}
     assert layers["llama"] == {}
     shown = " ".join(run("models", "--describe", *folders).stdout.split())

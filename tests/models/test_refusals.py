@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from recallkit.errors import UserError
-from recallkit.models.loading import identify_model, load_model
+from recallkit.models.loading import check_model, identify_model, load_model
 from recallkit.models.protocol import ModelRequest
+from tests.models.families import VOCAB_SIZE, save_model
 from tests.models.test_hf import change_config, copied, direct, ragged
 
 
@@ -140,3 +141,35 @@ def test_a_config_that_cannot_be_read(tiny_model, tmp_path):
         load_model(ModelRequest(str(path), 4096, device="cpu"))
     (path / "config.json").write_text("{")
     assert refused(path).startswith("config.json cannot be read")
+
+
+def test_rotary_positions_that_transformers_would_ignore(tmp_path):
+    """As transformers 5.0 saved olmo3: with one entry for all kinds of layer, of which 5.23 reads none."""
+    path = save_model("olmo3", tmp_path)
+    config = json.loads((path / "config.json").read_text())
+    yarn = config["rope_parameters"]["full_attention"]
+
+    def load_with(rope):
+        (path / "config.json").write_text(json.dumps({**config, "rope_parameters": rope}))
+        request = ModelRequest(str(path), VOCAB_SIZE, device="cpu")
+        check_model(request)
+        return load_model(request)
+
+    problem = "transformers ignores its rope_parameters factor, original_max_position_embeddings, rope_theta, rope_type: they are of no"
+    with pytest.raises(UserError, match=problem):
+        load_with(yarn)
+    load_with({"rope_type": "default", "rope_theta": 500000.0})  # those that both kinds have without any
+
+
+def test_yarn_of_a_released_olmo3_is_that_of_its_full_layers_alone(tmp_path):
+    """Their config.json has `rope_scaling`; that of the sliding layers was scaled, too, in some versions of transformers."""
+    path = save_model("olmo3", tmp_path)
+    config = json.loads((path / "config.json").read_text())
+    scaling = config.pop("rope_parameters")["full_attention"] | {"attention_factor": 1.2}
+    scaling.pop("rope_theta")
+    (path / "config.json").write_text(json.dumps({**config, "rope_theta": 500000, "rope_scaling": scaling}))
+    rotary = load_model(ModelRequest(str(path), VOCAB_SIZE, device="cpu")).model.model.rotary_emb
+    plain = 500000.0 ** -(torch.arange(0, 12, 2) / 12)
+    torch.testing.assert_close(rotary.sliding_attention_inv_freq, plain)
+    assert (rotary.sliding_attention_attention_scaling, rotary.full_attention_attention_scaling) == (1, 1.2)
+    assert rotary.full_attention_inv_freq[-1] < 0.3 * plain[-1], "a fourth"
