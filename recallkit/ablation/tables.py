@@ -90,8 +90,8 @@ class AblationTables(Shown):
     tokens, `loss_ar_hit` of AR hits, which are `share_of_tokens` and have `loss_share` of the whole
     loss.
     ablation: set of one mixer or more x slice (all, ar_hit, first_rare, repeated_frequent,
-    first_frequent; the last four partition the tokens). `loss` = `nll_ablated` - `nll`; `loss_share`: the slice's share
-    of the whole loss; `share_of_tokens`: of the tokens.
+    first_frequent; the last four partition the tokens). `loss` = `nll_ablated` - `nll`;
+    `loss_share`: the slice's share of the whole loss; `share_of_tokens`: of the tokens.
 
     With a budget the rows of `mixers` are the path of backward elimination, from `none` down to the
     budget: `layers` are the mixers that are left, joined with +, and `cache_bytes` of one sequence
@@ -215,8 +215,8 @@ def ablate(
     """What `model` retains of its recall, and loses, without its mixers, set by set; scores what is
     not scored yet.
 
-    Writes `ablation.parquet`, `mixers.parquet` and, with a budget, `budget.parquet` to `out`
-    (default `ablation_path`). Raises UserError for everything a user can correct.
+    Writes `ablation.parquet` and `mixers.parquet` to `out` (default `ablation_path`). Raises
+    UserError for everything a user can correct.
     """
     spec = one_model(model)
     _check(spec, question)

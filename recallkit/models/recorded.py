@@ -136,7 +136,7 @@ def _metadata(path: Path) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     with _readable(path):
         if path.suffix in TABLES:
-            schema = _schema(path)
+            schema = _dataset(path).schema
             facts = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
             if "prefix" in schema.names:
                 facts["prefix"] = str(_one_value(path, "prefix"))
@@ -151,7 +151,9 @@ def _one_value(path: Path, name: str) -> Any:
     """The value of a column that has only one."""
     import pyarrow.compute as pc
 
-    values = {value for batch in _batches(path, [name]) for value in pc.unique(batch[name]).to_pylist()}
+    values: set[Any] = set()
+    for batch in _dataset(path).to_batches(columns=[name]):
+        values |= set(pc.unique(batch[name]).to_pylist())
     if len(values) != 1:
         problem = f"column {name} has {len(values):,} values"
         raise UserError(problem, where=path, remedy="write one id, read before every sequence")
@@ -202,17 +204,17 @@ class Recording:
             raise UserError(problem, where=path, remedy="write float16, float32 or float64")
 
     def _open_table(self, path: Path) -> None:
-        schema = _schema(path)
-        names = ["sequence", "position", "nll"]
+        dataset, names = _dataset(path), ["sequence", "position", "nll"]
+        schema = dataset.schema
         if lacking := [name for name in names if name not in schema.names]:
             problem = f"no column {lacking[0]}"
             raise UserError(problem, where=path, remedy=f"write the columns {', '.join(names)}")
         names += [name for name in BESIDE if name in schema.names]
         self.dtype = np.dtype(schema.field("nll").type.to_pandas_dtype())
-        self._rows = _Pieces(_batches(path, names))
+        self._rows = _Pieces(dataset.to_batches(columns=names))
 
     def _open_arrays(self, path: Path, shapes: list[tuple[int, ...]]) -> None:
-        arrays = {"nll": np.load(path, mmap_mode="r", allow_pickle=False)} if path.suffix == ".npy" else _tensors(path)
+        arrays = _tensors(path) if path.suffix == ".safetensors" else {"nll": _mapped(path)}
         self.dtype = arrays["nll"].dtype
         for name, array in arrays.items():
             if array.shape not in shapes:
@@ -275,34 +277,22 @@ class _Pieces:
         return table.slice(0, number)
 
 
-def _schema(path: Path) -> pa.Schema:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def _dataset(path: Path) -> Any:
+    """A table, of which schema and record batches are read when they are needed."""
+    from pyarrow import dataset
 
-    if path.suffix == ".parquet":
-        return pq.read_schema(path)
-    with pa.memory_map(str(path)) as file:
-        return pa.ipc.open_file(file).schema
-
-
-def _batches(path: Path, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """The record batches of a table, of these columns."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if path.suffix == ".parquet":
-        yield from pq.ParquetFile(path, pre_buffer=False).iter_batches(columns=names)
-        return
-    with pa.memory_map(str(path)) as file:
-        reader = pa.ipc.open_file(file)
-        for number in range(reader.num_record_batches):
-            yield reader.get_batch(number).select(names)
+    return dataset.dataset(path, format="parquet" if path.suffix == ".parquet" else "ipc")
 
 
 def _open_tensors(path: Path) -> Any:
     from safetensors import safe_open
 
     return safe_open(path, framework="numpy")
+
+
+def _mapped(path: Path) -> np.ndarray:
+    array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array
 
 
 def _tensors(path: Path) -> dict[str, np.ndarray]:

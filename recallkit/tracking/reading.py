@@ -104,7 +104,7 @@ class Reading:
 
         Raises UserError where some are missing, or not finite.
         """
-        nll = _of_all_processes(self.nll)[self._is_predicted]
+        nll: np.ndarray = _of_all_processes(self.nll)[self._is_predicted]
         self.nll = self._nothing()
         missing = np.count_nonzero(np.isneginf(nll))
         if missing:

@@ -85,7 +85,8 @@ def test_causal_recall_is_answered_from_arrays(few_slices, tmp_path):
     arrays = {model.removeprefix("control:"): tmp_path / f"{model.removeprefix('control:')}.npy" for model in models}
     for model, path in zip(models, arrays.values(), strict=True):
         np.save(path, nlls(slices, model))
-    problem = f"recall: recorded NLLs of the text, but none of the changed text; record those of {changed / 'pack/ids.npy'} in {tmp_path}/recall.changed.npy"
+    problem = "recall: recorded NLLs of the text, but none of the changed text; record those of "
+    problem += f"{changed / 'pack/ids.npy'} in {tmp_path}/recall.changed.npy"
     with pytest.raises(UserError, match=re.escape(problem)):
         recallkit.intervene(arrays, slices=slices, counts=counts, **options)
     assert len(np.load(changed / "pack/lengths.npy")) == len(np.load(changed / "pack/ids.npy"))
@@ -140,7 +141,6 @@ def _not_finite(rows: np.ndarray) -> np.ndarray:
 
 WRONG = {
     "bits": (lambda rows: rows / np.log(2), r"over the first 4 tokens of a sequence is too much for nats.*multiply bits by 0\.6931"),
-    "decimal": (lambda rows: rows / np.log(10), r"is too little for nats.*multiply decimal logarithms by 2\.3026"),
     "log-probabilities": (lambda rows: -rows, r"sequence 0, position 1 has -.*: log-probabilities, not NLLs; multiply by -1"),
     "probabilities": (lambda rows: np.exp(-rows), "no number is above 1: probabilities, not NLLs; write -ln p"),
     "one late": (lambda rows: _shift(rows, 1), "its NLLs stand one token too late"),
