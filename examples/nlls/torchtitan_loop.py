@@ -3,8 +3,7 @@
     torchrun --nproc-per-node 2 torchtitan_loop.py CHECKPOINT slices/pack attention.npy [PREFIX]
 
 CHECKPOINT: a folder step-N of a Llama 3 of size FLAVOR. PREFIX: the id of a BOS, if the model needs
-one. In a run of yours, pass its own model to `record`, sharded by FSDP or not. Run with torchtitan
-0.3.0 in two processes without GPUs, 2026-11-29.
+one. In a run, pass its model to `record`. Run with torchtitan 0.3.0 without a GPU, 2026-11-29.
 """
 
 import json
@@ -26,21 +25,22 @@ def load_model(checkpoint: str) -> torch.nn.Module:
 
     model = model_registry(FLAVOR).model.build()
     model.init_states(buffer_device=torch.device("cpu"))
-    dcp.load(model.state_dict(), checkpoint_id=checkpoint)  # into the tensors of the model
+    state = model.state_dict()  # of copies, where the model fuses weights
+    dcp.load(state, checkpoint_id=checkpoint)
+    model.load_state_dict(state)
     return model.eval()
 
 
 @torch.no_grad()
 def record(model: torch.nn.Module, pack: Path, out: Path, prefix: int = -1) -> None:
-    """Reads the pack, and writes OUT.npy and OUT.json from process 0."""
+    """Writes OUT.npy and OUT.json from process 0; FSDP needs as many batches in each process."""
     facts = json.loads((pack / "manifest.json").read_text())
     ids, seq_len = np.load(pack / "ids.npy").astype(np.int64), facts["seq_len"]
     texts = ids if prefix < 0 else np.insert(ids, 0, prefix, axis=1)
     nll = torch.zeros(len(ids), seq_len, device=next(model.parameters()).device)
     for start in range(0, len(ids), BATCH * dist.get_world_size()):
-        # FSDP needs as many batches in each process: at the end some read rows a second time.
         numbers = start + BATCH * dist.get_rank() + np.arange(BATCH)
-        rows = torch.from_numpy(texts[numbers % len(ids)]).to(nll.device)
+        rows = torch.from_numpy(texts[numbers % len(ids)]).to(nll.device)  # the last ones again
         positions = torch.arange(rows.shape[1] - 1, device=nll.device).expand(BATCH, -1)
         logits = model(rows[:, :-1], positions, model.get_attention_masks(positions)).float()
         losses = cross_entropy(logits.transpose(1, 2), rows[:, 1:], reduction="none")

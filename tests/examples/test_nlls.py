@@ -43,8 +43,8 @@ def slices(home, tmp_path_factory) -> Path:
     train = write_jsonl(folder / "train.jsonl", made_up_texts(60, 200, seed=1))
     valid = write_jsonl(folder / "valid.jsonl", made_up_texts(25, 200, seed=2))
     recallkit.count([str(train)], out=folder / "counts.duckdb")
-    options = {"counts": folder / "counts.duckdb", "max_count": 20, "seq_len": SEQ_LEN, "pack": True}
-    recallkit.slice([str(valid)], **options, out=folder / "slices")
+    options = {"counts": folder / "counts.duckdb", "max_count": 20, "seq_len": SEQ_LEN}
+    recallkit.slice([str(valid)], **options, pack=True, out=folder / "slices")
     return folder / "slices"
 
 
@@ -59,11 +59,13 @@ def models(slices, tmp_path_factory) -> dict[str, Path]:
     for seed, name in enumerate(("deep", "flat")):
         torch.manual_seed(seed)
         shape = {"n_embd": 16, "n_head": 2, "n_layer": 2 - seed, "n_positions": SEQ_LEN}
-        model = GPT2LMHeadModel(GPT2Config(vocab_size=4096, **shape, bos_token_id=0, eos_token_id=0))
+        config = GPT2Config(vocab_size=4096, **shape, bos_token_id=0, eos_token_id=0)
+        model = GPT2LMHeadModel(config)
         optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
         for step in range(16):
             some = texts[step % 8 :: 8]
-            loss = functional.cross_entropy(model(some[:, :-1]).logits.flatten(0, 1), some[:, 1:].flatten())
+            logits = model(some[:, :-1]).logits
+            loss = functional.cross_entropy(logits.flatten(0, 1), some[:, 1:].flatten())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -91,6 +93,10 @@ def recorded(out: Path, pack: Path) -> np.ndarray:
     return array[np.arange(SEQ_LEN) < lengths[:, None] - 1]
 
 
+def check_same(out: Path, slices: Path, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(recorded(out, slices / "pack"), expected, rtol=0, atol=1e-4)
+
+
 def python(*words: object) -> None:
     command = [sys.executable, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -110,23 +116,23 @@ def test_a_recipe_is_short_and_knows_nothing_of_us(path):
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
     assert not any(name.startswith("recallkit") for name in names)
-    assert path.stem not in names, "its folder comes first when it is run, so it would import itself"
+    assert path.stem not in names, "it would import itself: its folder comes first"
     assert f"`{path.name}`" in (FOLDER / "README.md").read_text(encoding="utf-8")
 
 
-def test_transformers_gives_the_answer_of_scoring_here_to_the_digit(slices, models, load, run, tmp_path):
+def test_arrays_of_transformers_give_the_answer_to_the_digit(slices, models, load, run, tmp_path):
     recipe = load("nlls/transformers_loop")
     python(FOLDER / "transformers_loop.py", models["deep"], slices / "pack", tmp_path / "deep.npy")
     recipe.main(str(models["flat"]), slices / "pack", tmp_path / "flat.npy")
     for name, path in models.items():
         recipe.main(str(path), changed_pack(slices), tmp_path / f"{name}.changed.npy")
+    arrays = {name: tmp_path / f"{name}.npy" for name in models}
     sources = {
         shutil.copytree(slices, tmp_path / "ours"): models,
-        shutil.copytree(slices, tmp_path / "theirs"): {name: tmp_path / f"{name}.npy" for name in models},
+        shutil.copytree(slices, tmp_path / "theirs"): arrays,
     }
     for name, path in models.items():
-        nll = recorded(tmp_path / f"{name}.npy", slices / "pack")
-        np.testing.assert_allclose(nll, scored(tmp_path / "ours", path), rtol=0, atol=1e-4)
+        check_same(arrays[name], slices, scored(tmp_path / "ours", path))
 
     counts = ("--counts", slices.parent / "counts.duckdb")
     for command, options in (("gap", ()), ("intervene", counts)):
@@ -147,11 +153,13 @@ def test_a_begin_token_is_read_first_and_stated(slices, models, load, tmp_path):
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps(config | {"n_positions": SEQ_LEN + 1}))
     weights = load_file(path / "model.safetensors")
-    weights["transformer.wpe.weight"] = torch.cat([weights["transformer.wpe.weight"], torch.randn(1, 16)])
+    positions = weights["transformer.wpe.weight"]
+    weights["transformer.wpe.weight"] = torch.cat([positions, torch.randn(1, 16)])
     save_file(weights, path / "model.safetensors", {"format": "pt"})
     backend = load_tokenizer(None).backend
     token = backend.id_to_token(BEGIN)
-    backend.post_processor = processors.TemplateProcessing(single=f"{token} $A", special_tokens=[(token, BEGIN)])
+    template = {"single": f"{token} $A", "special_tokens": [(token, BEGIN)]}
+    backend.post_processor = processors.TemplateProcessing(**template)
     PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=token).save_pretrained(path)
 
     out = tmp_path / "begins.npy"
@@ -159,8 +167,9 @@ def test_a_begin_token_is_read_first_and_stated(slices, models, load, tmp_path):
     nll, copy = recorded(out, slices / "pack"), shutil.copytree(slices, tmp_path / "slices")
     np.testing.assert_allclose(nll, scored(copy, path), rtol=0, atol=1e-4)
     assert json.loads(out.with_suffix(".json").read_text())["prefix"] == BEGIN
-    load("nlls/transformers_loop").main(str(models["deep"]), slices / "pack", tmp_path / "plain.npy")
-    assert not np.allclose(nll, recorded(tmp_path / "plain.npy", slices / "pack"), atol=0.01)
+    plain = tmp_path / "plain.npy"
+    load("nlls/transformers_loop").main(str(models["deep"]), slices / "pack", plain)
+    assert not np.allclose(nll, recorded(plain, slices / "pack"), atol=0.01)
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +203,8 @@ def check_nlls_behind(prefix: int, path: Path, out: Path, slices: Path) -> None:
     for row in (0, -1):
         text = [prefix, *ids[row, : lengths[row]].tolist()]
         expected = -log_softmax_of(path, text)[range(1, len(text) - 1), text[2:]]
-        np.testing.assert_allclose(np.load(out)[row, : lengths[row] - 1], expected, rtol=0, atol=1e-4)
+        written = np.load(out)[row, : lengths[row] - 1]
+        np.testing.assert_allclose(written, expected, rtol=0, atol=1e-4)
     stated = json.loads(out.with_suffix(".json").read_text())
     digest = json.loads((slices / "manifest.json").read_text())["sequences_digest"]
     assert stated == {"sequences_digest": digest, "unit": "nats", "prefix": prefix}
@@ -210,7 +220,7 @@ def test_a_server_is_asked_for_all_of_it(slices, llama, nlls_of_llama, load, tmp
     finally:
         server.shutdown()
         server.server_close()
-    np.testing.assert_allclose(recorded(tmp_path / "a.npy", slices / "pack"), nlls_of_llama, rtol=0, atol=1e-4)
+    check_same(tmp_path / "a.npy", slices, nlls_of_llama)
     check_nlls_behind(7, llama, tmp_path / "b.npy", slices)
 
 
@@ -233,12 +243,14 @@ def test_prompt_logprobs_become_nlls(slices, llama, nlls_of_llama, load, tmp_pat
 
         def output(self, ids: list[int]) -> SimpleNamespace:
             rows = log_softmax_of(self.path, ids)
-            logs = [{i: SimpleNamespace(logprob=float(row[i]))} for row, i in zip(rows[:-1], ids[1:], strict=True)]
+            values = rows[range(len(ids) - 1), ids[1:]].tolist()
+            logs = [{i: SimpleNamespace(logprob=x)} for i, x in zip(ids[1:], values, strict=True)]
             return SimpleNamespace(prompt_logprobs=[None, *logs])
 
-    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=LLM, SamplingParams=SimpleNamespace))
+    vllm = SimpleNamespace(LLM=LLM, SamplingParams=SimpleNamespace)
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
     load("nlls/vllm_offline").main(str(llama), slices / "pack", tmp_path / "a.npy")
-    np.testing.assert_allclose(recorded(tmp_path / "a.npy", slices / "pack"), nlls_of_llama, rtol=0, atol=1e-4)
+    check_same(tmp_path / "a.npy", slices, nlls_of_llama)
     LLM.begin = (7,)
     load("nlls/vllm_offline").main(str(llama), slices / "pack", tmp_path / "b.npy")
     check_nlls_behind(7, llama, tmp_path / "b.npy", slices)
@@ -308,8 +320,8 @@ import sys
 from flax import serialization
 import numpy as np
 
-tensors = dict(np.load(sys.argv[1]))
-params = {"embed": {"embedding": tensors["embedding"]}, "qkv": {"kernel": tensors["kernel"], "bias": tensors["bias"]}}
+dense = dict(np.load(sys.argv[1]))
+params = {"embed": {"embedding": dense.pop("embedding")}, "qkv": dense}
 open(sys.argv[2], "wb").write(serialization.to_bytes(params))
 """
 
@@ -321,7 +333,8 @@ def test_jax_gives_the_nlls_of_its_weights(slices, tmp_path):
     tensors = {name: rng.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes.items()}
     np.savez(tmp_path / "weights.npz", **tensors)
     python("-c", WEIGHTS, tmp_path / "weights.npz", tmp_path / "weights.msgpack")
-    python(FOLDER / "jax_flax.py", tmp_path / "weights.msgpack", slices / "pack", tmp_path / "a.npy")
+    weights = tmp_path / "weights.msgpack"
+    python(FOLDER / "jax_flax.py", weights, slices / "pack", tmp_path / "a.npy")
 
     embedding, kernel, bias = map(torch.from_numpy, tensors.values())
     ids = torch.from_numpy(np.load(slices / "pack/ids.npy")).long()
@@ -335,7 +348,7 @@ def test_jax_gives_the_nlls_of_its_weights(slices, tmp_path):
 @needs("mlx", "mlx_lm")
 def test_mlx_gives_the_nlls_of_scoring_here(slices, llama, nlls_of_llama, tmp_path):
     python(FOLDER / "mlx_loop.py", llama, slices / "pack", tmp_path / "a.npy")
-    np.testing.assert_allclose(recorded(tmp_path / "a.npy", slices / "pack"), nlls_of_llama, rtol=0, atol=1e-4)
+    check_same(tmp_path / "a.npy", slices, nlls_of_llama)
 
 
 @needs("llama_cpp")
@@ -346,8 +359,9 @@ def test_llama_cpp_gives_the_nlls_of_scoring_here(slices, tmp_path):
 
     torch.manual_seed(0)
     heads = {"num_attention_heads": NUM_HEADS, "num_key_value_heads": NUM_KV_HEADS}
-    shape = {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "max_position_embeddings": 256}
-    write_gguf(tmp_path / "x.gguf", LlamaForCausalLM(LlamaConfig(vocab_size=4096, **shape, **heads, initializer_range=0.3)))
+    shape = {"vocab_size": 4096, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2}
+    config = LlamaConfig(**shape, **heads, max_position_embeddings=256, initializer_range=0.3)
+    write_gguf(tmp_path / "x.gguf", LlamaForCausalLM(config))
     python(FOLDER / "llama_cpp_loop.py", tmp_path / "x.gguf", slices / "pack", tmp_path / "a.npy")
     expected = scored(shutil.copytree(slices, tmp_path / "slices"), tmp_path / "x.gguf")
-    np.testing.assert_allclose(recorded(tmp_path / "a.npy", slices / "pack"), expected, rtol=0, atol=1e-4)
+    check_same(tmp_path / "a.npy", slices, expected)
