@@ -40,6 +40,7 @@ UNDECLARED = {
     "packaging": "comes with pytest; this file's own",
     "click": "under typer; a test catches what it raises",
 }
+UNDECLARED |= dict.fromkeys(("flax", "jax", "llama_cpp", "megatron", "mlx", "mlx_lm", "vllm"), "a recipe is for those who have it")
 """Modules that are imported and are no dependency of ours, and why they need be none."""
 ELSEWHERE = {"gigatoken": "gigatoken", "fla": "fla-core", "ray": "ray", "triton": "triton", "selenium": "selenium"}
 ELSEWHERE |= {"entmax": "entmax", "torchao": "torchao"}
