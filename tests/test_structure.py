@@ -284,7 +284,7 @@ SUFFIXES = "py|sql|md|css|js|json|svg|png|csv|jsonl|txt|toml|sh|c"
 PATH_NAMED = re.compile(rf"(?<![\w./$-])((?:[\w.-]+/)+[\w.-]+\.(?:{SUFFIXES}))(?![\w/])")
 MODULE_NAMED = re.compile(r"\brecallkit(?:\.\w+)+")
 LINKED = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#([^)]*))?\)")
-MADE = ("path/to/", "shards/", "train/", "DIR/", "OUT/", "eval/", "gap/")
+MADE = ("path/to/", "shards/", "train/", "DIR/", "OUT/", "eval/", "gap/", "slices/")
 """Beginnings of paths in documents that are a user's own files, or what a command writes."""
 PLACEHOLDER = re.compile(r"(?:^|[/_])(?:NAME|MODULE|PACKAGE|FEATURE|MODEL|TASK|VERB_NOUN)(?:[/_.]|$)")
 

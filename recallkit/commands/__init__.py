@@ -38,11 +38,11 @@ PANELS = {
 
 USUAL = {
     "count": "--tokenizer --limit-tokens --text-field --end-token --boundary --workers",
-    "slice": "--sample --for --tokenizer --limit-tokens --counts --max-count --seq-len",
+    "slice": "--sample --for --tokenizer --limit-tokens --counts --max-count --seq-len --pack",
     "profile": "--slices --tokenizer --limit-tokens --counts --figures --export --full",
     "score": "--slices --device --dtype --model-tokenizer --context --workers --check",
     "gap": "--text --train --sample --slices --device --dtype --figures --export --full",
-    "track": "--slices --causal --device --dtype --figures --export --full",
+    "track": "--slices --slice --causal --device --dtype --figures --export --full",
     "intervene": "--slices --slice --samples --device --dtype --workers --figures --full",
     "ablate": "--slices --mixers --heads --budget --by --device --dtype --figures --full",
     "eval-recall": "--tasks --data --limit --prompt --cut --device --dtype --batch-size --full",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import config, plugins
 from recallkit.errors import UsageError, UserError
-from recallkit.models import recorded, zoo
+from recallkit.models import zoo
 from recallkit.models.ablation import ablate
 from recallkit.models.checkpoint_files import TOKENIZER_FILES
 from recallkit.models.devices import check_fits, is_balanced, main_device
@@ -90,8 +90,6 @@ def choose_prefix(request: ModelRequest, tokenizer: TextTokenizer, bos: str | No
         return NO_PREFIX
     kind = kind_of(request.spec)
     if bos in (None, "auto"):
-        if kind.name == "recorded":
-            return recorded.prefix_of(request, tokenizer)
         is_ours = kind.is_control or kind.reads_builtin_tokenizer or _is_trained_here(request)
         return NO_PREFIX if is_ours else tokenizer.prefix
     if kind.is_control:
@@ -249,7 +247,7 @@ def sequences_for(
 
     if files := [spec.shown for spec in models if kind_of(spec.location).name == "recorded"]:
         problem = "recorded NLLs are of a text that is sliced already"
-        raise UsageError(problem, where=files[0], remedy="give its slice directory with --slices")
+        raise UsageError(problem, where=files[0], remedy="give its slice directory in place of the text")
     requests = {spec: _request_to_check(spec, options) for spec in models if not kind_of(spec.location).is_control}
     facts = {spec: check_model(request) for spec, request in requests.items()}
     for spec, request in requests.items() if isinstance(options, ScoringOptions) else ():

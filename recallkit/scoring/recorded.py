@@ -14,10 +14,11 @@ import numpy as np
 from recallkit.display import console
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
-from recallkit.models.recorded import Recording, Rows, facts_of, is_changed_text
+from recallkit.models.recorded import is_changed_text
 from recallkit.models.spec import LIVE
 from recallkit.ragged import offsets_of
 from recallkit.scoring.identity import score_facts, score_path, sequences_of
+from recallkit.scoring.recording import Recording, Rows, facts_of
 from recallkit.scoring.scores import PARQUET_OPTIONS, check_finite
 from recallkit.scoring.token_fit import TokenFit, place_of, unigram_surprisal
 from recallkit.storage import artifacts, schemas
@@ -29,40 +30,46 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from recallkit.scoring.run import ScoringPlan
+    from recallkit.models.protocol import ModelRequest
     from recallkit.text.special_tokens import Prefix
 
 
-def record(plan: ScoringPlan, facts: dict[str, Any], timings: Timings) -> dict[str, Any]:
+def record(
+    result: Result,
+    slices: Path,
+    request: ModelRequest,
+    facts: dict[str, Any],
+    timings: Timings,
+) -> dict[str, Any]:
     """Writes the score file of recorded NLLs; returns its manifest.
 
     Raises UserError where they are not the NLLs, in nats, of the tokens of the slices.
     """
-    path, labels = Path(plan.request.spec), artifacts.read_manifest(plan.slices / "tokens.parquet")
+    path, labels = Path(request.spec), artifacts.read_manifest(slices / "tokens.parquet")
     stated = facts_of(path)
     if stated.get("sequences_digest", labels["sequences_digest"]) != labels["sequences_digest"]:
-        problem = f"NLLs of other ids: its sequences_digest is not that of {plan.slices}"
+        problem = f"NLLs of other ids: its sequences_digest is not that of {slices}"
         raise UserError(problem, where=path, remedy="record them for the ids of these slices")
     amounts = [labels[name] for name in ("num_rows", "num_sequences", "seq_len")]
     recording = Recording(path, *amounts)
     # Changed text has few beginnings, each many times, which tell little of the unit: it is that of
     # the text's own NLLs, which are read first.
-    is_unit_known = "unit" in stated or is_changed_text(plan.slices)
-    surprisal = unigram_surprisal(_token_counts(plan.slices, labels["tokenizer"]["vocab_size"]))
+    is_unit_known = "unit" in stated or is_changed_text(slices)
+    surprisal = unigram_surprisal(_token_counts(slices, labels["tokenizer"]["vocab_size"]))
     fit = TokenFit(path, surprisal, "sequences_digest" in stated, is_unit_known)
 
     def read(rows: Rows, tokens: pa.Table) -> dict[str, np.ndarray]:
         columns = recording.read(rows)
         _check_order(columns, tokens, path, rows)
         nll = columns["nll"].astype(np.float32)
-        check_finite(plan.request.name, nll, rows.first, offsets_of(rows.lengths + 1))
+        check_finite(request.name, nll, rows.first, offsets_of(rows.lengths + 1))
         fit.add(rows, tokens["token"].to_numpy(), nll)
         if "rank" in columns:
             _check_ranks(columns["rank"], nll, path, rows)
         return {**columns, "nll": nll}
 
-    manifest = write_scores(plan.result, plan.slices, read, facts, timings, fit.check_unit)
-    _say_what_is_taken(plan.request.name, recording, fit, stated)
+    manifest = write_scores(result, slices, read, facts, timings, fit.check_unit)
+    _say_what_is_taken(request.name, recording, fit, stated)
     return manifest
 
 

@@ -42,6 +42,7 @@ from recallkit.scoring.identity import (
     sequences_of,
     with_tokenizer,
 )
+from recallkit.scoring.recording import prefix_of
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
@@ -210,7 +211,8 @@ class ScoringPlan:
         if kind_of(self.request.spec).name == "recorded":
             from recallkit.scoring.recorded import record
 
-            return {**record(self, self.facts(), Timings(None)), **whole}
+            manifest = record(result, self.slices, self.request, self.facts(), Timings(None))
+            return {**manifest, **whole}
         cut: dict[str, Any] = {"batch_tokens": amount(options.batch_tokens), "sequences_per_part": self.sequences_per_part}
         plans = self.pair or (self,)
         means = [plan.means() for plan in plans]
@@ -236,7 +238,7 @@ class ScoringPlan:
         return [*(side for side in sides if side[0].result.finished() is None), (self, "divergence")]
 
     def facts(self) -> dict[str, Any]:
-        """What its manifest says of the model, and of how it reads."""
+        """What its manifest has on the model, and on how it reads."""
         request = self.request
         facts = score_facts(self.result, request.name, request.spec, request.prefix, self.sequences["num_rows"])
         return facts | {"typed": None if self.model.is_live else self.model.typed()}
@@ -341,7 +343,10 @@ def _plan(
         if not kind_of(request.spec).is_control:
             identify_model(request)  # says where there is no such model, before its tokenizer is looked for
             read = read_tokenizer(request, options.model_tokenizer, slices, sequences["tokenizer"])
-            request = replace(request, prefix=choose_prefix(request, read.tokenizer, model.bos))
+            prefix = choose_prefix(request, read.tokenizer, model.bos)
+            if kind_of(request.spec).name == "recorded" and model.bos is None:
+                prefix = prefix_of(request, read.tokenizer)
+            request = replace(request, prefix=prefix)
             if force or not found:  # else they are read as they were
                 options = _in_windows(options, request, read, slices, sequences)
         identity = identity_of(request, sequences, options)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from recallkit.errors import UserError
-from recallkit.models.recorded import UNITS
 from recallkit.ragged import offsets_of, positions_within
+from recallkit.scoring.recording import UNITS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from recallkit.models.recorded import Rows
+    from recallkit.scoring.recording import Rows
 
 _EARLY = 4
 """Positions at which a model has read so few ids that it predicts hardly better than a unigram."""
@@ -51,8 +51,8 @@ _SHIFT_REMEDY = "the first NLL of a sequence is that of its second id, predicted
 class TokenFit:
     """What is known so far of the numbers in a file.
 
-    `surprisal` (vocab,): see `unigram_surprisal`. `states_ids`, `is_unit_known`: what the file says
-    of itself is not judged.
+    `surprisal` (vocab,): see `unigram_surprisal`. `states_ids`, `is_unit_known`: what is stated is
+    not judged.
     """
 
     path: Path

@@ -294,7 +294,7 @@ def test_what_needs_the_model_says_so(name, slices, tmp_path):
     [
         (["--divergence"], "a file of recorded NLLs gives no predictions over the whole vocabulary"),
         (["--context-gain", "32"], "a file of recorded NLLs has no scores from the last ids alone"),
-        (["--text", "no.jsonl"], "recorded NLLs are of a text that is sliced already; give its slice directory with --slices"),
+        (["--text", "no.jsonl"], "recorded NLLs are of a text that is sliced already; give its slice directory in place of the text"),
     ],
 )
 def test_options_that_need_the_model_are_refused(options, problem, few_slices, tmp_path, run):
