@@ -5,10 +5,12 @@ docs/nlls.md is the format. There is no model to run; `scoring.recording` reads 
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from recallkit.errors import AbsentError, UserError
+from recallkit.models.checkpoint_files import safetensors_header
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
@@ -17,15 +19,20 @@ if TYPE_CHECKING:
 VERSION = 1
 """Of the format, of packs and of files of NLLs; a file that states none is of this version."""
 
-ARRAYS, TABLES = (".npy", ".safetensors"), (".parquet", ".arrow", ".feather")
+TABLES = (".parquet", ".arrow", ".feather")
 
 FORMAT = "see docs/nlls.md for the format"
 """The remedy where a file is not of the format."""
 
 
 def is_recorded(spec: str) -> bool:
-    """Whether a model's name is a file of recorded NLLs, whether or not it is there."""
-    return Path(spec).suffix in (*ARRAYS, *TABLES) and not Path(spec).is_dir()
+    """Whether a model's name is a file of recorded NLLs: by its ending, whether or not it is there,
+    and of tensors, which are weights as a rule, by one of that name."""
+    path = Path(spec)
+    if path.suffix == ".safetensors":
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            return "nll" in safetensors_header(path)
+    return path.suffix in (".npy", *TABLES) and not path.is_dir()
 
 
 def file_for(spec: str, slices: Path) -> str:

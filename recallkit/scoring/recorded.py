@@ -201,10 +201,8 @@ def _say_what_is_taken(
     if unstated:
         mean = f"{fit.nats / fit.num_tokens:.2f} nats per token"
         lacking = " or ".join(unstated)
-        console.note(
-            f"{name}: {recording.path} does not state {lacking}; it fits these tokens, and is read "
-            f"as {mean}"
-        )
+        judged = f"it fits these tokens, and is read as {mean}"
+        console.note(f"{name}: {recording.path} does not state {lacking}; {judged}")
     if recording.dtype == np.float16:
         rounding = float(np.spacing(np.float16(fit.largest))) / 2
         console.note(f"{name}: float16 has rounded each NLL, by up to {rounding:.2g} nats")

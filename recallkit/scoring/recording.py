@@ -250,12 +250,9 @@ def _mapped(path: Path) -> np.ndarray:
 
 
 def _tensors(path: Path) -> dict[str, np.ndarray]:
-    """The tensors `nll` and those of BESIDE. Raises UserError for a file of other tensors."""
+    """The tensors `nll` and those of BESIDE."""
     with _open_tensors(path) as tensors:
-        if "nll" not in (names := tensors.keys()):
-            problem = f"{len(names)} tensors, none of them nll"
-            remedy = "name the array nll; of a model give the directory, not a file of its weights"
-            raise UserError(problem, where=path, remedy=remedy)
+        names = tensors.keys()
         return {name: tensors.get_tensor(name) for name in ("nll", *BESIDE) if name in names}
 
 

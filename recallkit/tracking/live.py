@@ -101,7 +101,8 @@ class Tracker(Shown):
             followed = parse_slices(names(slice), without=())
             scoring = ScoringOptions(device=device)
             self._run = TrackedRun(Path(slices), folder, first, scoring, force=force, followed=followed)
-            self._run.add_reference()
+            if first is not None:
+                self._run.add_models({None: first})
             self._reading = Reading(self._run.slices, bos)
         for line in prefix_notes({"the model": self._reading.prefix}):
             console.note(line)
@@ -177,7 +178,7 @@ class Tracker(Shown):
             return {}
         step, name = int(step), f"{self._name} step {step}"
         file = record_array(self._run.slices, name, nll, self._reading.prefix)
-        self._run.add_file(step, name, file)
+        self._run.add(step, name, file)
         self._update()
         checkpoint = self._run.checkpoints[step]
         metrics = {name: (checkpoint.row[column], scale) for name, (column, scale) in METRICS.items()}
@@ -206,7 +207,7 @@ class Tracker(Shown):
         for row, name in zip(rows, names, strict=True):
             file = self._run.slices / "scores" / name
             if row["step"] is not None and file.is_file():
-                self._run.add_file(row["step"], row["model"], file)
+                self._run.add(row["step"], row["model"], file)
         self._update()
 
 

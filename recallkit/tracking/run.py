@@ -23,7 +23,7 @@ from recallkit.tracking.steps import by_step, expand_all
 from recallkit.tracking.tables import Checkpoint, TrackTables, make_tables, measure, read_sums
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from recallkit.slicing.definitions import Slice
 
@@ -95,26 +95,16 @@ class TrackedRun:
         if needed_columns(self.followed):
             make_words(self.slices)
 
-    def score(self, specs: Sequence[ModelSpec]) -> None:
-        """Scores what is not scored already; again where the run is forced."""
-        plans = plan_scores(specs, self.slices, self.scoring, force=self.force)
+    def add_models(self, models: Mapping[int | None, ModelSpec]) -> None:
+        """Adds models by step; scores what is not scored already, all of it where the run is forced."""
+        plans = plan_scores(list(models.values()), self.slices, self.scoring, force=self.force)
         note_prefixes(plans)
         for plan in one_after_another(plans):
             plan.run()
+        for step, spec in models.items():
+            self.add(step, spec.shown, score_path(self.slices, spec))
 
-    def add_reference(self) -> None:
-        """Scores and adds the reference, if there is one."""
-        if self.reference is not None:
-            self.score([self.reference])
-            self.add(None, self.reference)
-
-    def add(self, step: int | None, spec: ModelSpec) -> None:
-        """Adds a model that has been scored."""
-        if step is not None and self.folder is None:
-            self.folder = _run_of(spec)
-        self.add_file(step, spec.shown, score_path(self.slices, spec))
-
-    def add_file(self, step: int | None, model: str, file: Path) -> None:
+    def add(self, step: int | None, model: str, file: Path) -> None:
         """Adds a model's score file, beside that of the reference."""
         first = list(filter(None, [self.reference]))
         files = [score_path(self.slices, spec) for spec in first]
@@ -159,9 +149,8 @@ def track(run: TrackedRun, checkpoints: Sequence[ModelSpec]) -> TrackTables:
     """
     steps = by_step(expand_all(checkpoints))
     models = list_models(run.reference, *steps.values())
-    run.score(models)
-    for step, spec in zip([None, *steps], models, strict=True):
-        run.add(step, spec)
+    run.folder = _run_of(models[1])
+    run.add_models(dict(zip([None, *steps], models, strict=True)))
     if run.causal:
         run.intervene(models)
     return run.write()

@@ -73,7 +73,7 @@ def test_what_is_wrong_with_the_last_model_is_told_before_the_first_is_scored(sp
         ([GOOD, "zoo:mamba,device=cuda:99"], {}, "cuda:99: no (such|CUDA) GPU"),
         ([GOOD, "zoo:mamba,tokenizer=no.json"], {}, "no.json: its tokenizer cannot be read"),
         ([GOOD, "zoo:mamba"], {"counts": "no.duckdb"}, "no.duckdb"),
-        (["zoo:mamba", "control:recall,tokenizer=bytes"], {}, "a control model reads the slices' own tokens"),
+        (["zoo:mamba", "control:recall,tokenizer=bytes"], {}, "a control model is of the slices' own tokens and keeps no state"),
         (["zoo:mamba,stride=8"], {"carry_state": True}, "two ways to read a long sequence"),
         (["zoo:mamba", "zoo:attention,context=512"], {}, "its context is 256 ids; give --context 256 or less"),
     ],

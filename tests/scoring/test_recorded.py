@@ -149,6 +149,7 @@ WRONG = {
     "a sequence early": (lambda rows: _shift(rows, -1, 9), "the NLLs of sequence 9 stand one token too early"),
     "two swapped": (_swapped, r"the NLLs of sequence [34] are those of sequence [34];"),
     "shuffled": (_shuffled, "its NLLs are not those of these tokens"),
+    "of other ids": (lambda rows: np.roll(rows, 5, axis=0), "its NLLs are not those of these tokens"),
     "not finite": (_not_finite, "its NLL at sequence 2, position 10 is inf"),
     "one column more": (lambda rows: np.pad(rows, ((0, 0), (1, 0))), r"nll has the shape \(\d+, 257\); write \(8000,\) or \(\d+, 256\)"),
     "a sequence less": (lambda rows: rows[:-1], "nll has the shape"),
@@ -212,7 +213,18 @@ def _weights(slices, path):
     save_file({"lm_head.weight": np.zeros((4, 4), np.float32), "norm": np.zeros(4, np.float32)}, path)
 
 
+def _pickled(slices, path):
+    np.save(path, np.array([nlls(slices).tolist()], dtype=object), allow_pickle=True)
+
+
+def _not_json(slices, path):
+    np.save(path, nlls(slices))
+    path.with_suffix(".json").write_text("{")
+
+
 FILES = [
+    ("x.npy", _pickled, r"cannot be read as .npy \(Object arrays cannot be loaded"),
+    ("x.npy", _not_json, "x.json: not JSON"),
     ("x.npy", _truncated, "cannot be read as .npy"),
     ("x.parquet", _truncated, "cannot be read as .parquet"),
     ("x.arrow", _truncated, "cannot be read as .arrow"),
@@ -227,7 +239,7 @@ FILES = [
     ("x.npy", _states(unit=3), "x.json: unit is 3, not a str"),
     ("x.npy", _states(prefix=9_999), "prefix 9999 is no id of"),
     ("x.parquet", _impossible_rank, "has rank 5 and an NLL of .* nats, which cannot be"),
-    ("x.safetensors", _weights, "2 tensors, none of them nll; .* of a model give the directory"),
+    ("x.safetensors", _weights, "weights alone do not say which model they belong to"),
 ]
 
 
