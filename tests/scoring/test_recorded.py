@@ -223,7 +223,7 @@ def _not_json(slices, path):
 
 
 FILES = [
-    ("x.npy", _pickled, r"cannot be read as .npy \(Object arrays cannot be loaded"),
+    ("x.npy", _pickled, r"cannot be read as .npy \(Array can.t be memory-mapped: Python objects"),
     ("x.npy", _not_json, "x.json: not JSON"),
     ("x.npy", _truncated, "cannot be read as .npy"),
     ("x.parquet", _truncated, "cannot be read as .parquet"),
