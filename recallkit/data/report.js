@@ -475,7 +475,7 @@ function scoreRow(data, excerpt, model, at, isChosen) {
   const choice = make("td", {});
   if (predicted === 0) choice.append("right");
   else if (predicted > 0) appendPiece(choice.appendChild(make("code", {})), data, predicted - 1, data.pieces[predicted - 1], true);
-  else choice.append(predicted === -2 ? "its tokens end elsewhere" : "another");
+  else choice.append(predicted === -1 ? "another" : data.own[model] ? "its tokens end elsewhere" : "unknown");
   return make("tr", isChosen ? { class: "chosen" } : {}, make("th", { scope: "row" }, data.models[model]),
     make("td", {}, nats(excerpt.nll[model][at])), make("td", {}, rank < 0 ? "–" : number(rank)), choice);
 }

@@ -298,13 +298,15 @@ class _Packer:
         """What a model predicted of each token; of one with another tokenizer predictions have no ids.
 
         Such a model is right if all of its own tokens that end in this one were ranked first; if its
-        token boundaries do not include those of this token, that is unknown.
+        token boundaries do not include those of this token, that is unknown. So is the first choice
+        of recorded NLLs without one.
         """
+        codes = {True: RIGHT, False: WRONG, None: UNKNOWN}
+        rights = [codes[right] for right in rows[f"right_{place}"]]
         if model in self.other_tokenizers:
-            codes = {True: RIGHT, False: WRONG, None: UNKNOWN}
-            return [codes[right] for right in rows[f"right_{place}"]]
-        pairs = zip(rows[f"argmax_{place}"], rows["token"], strict=True)
-        return [RIGHT if guess == token else guess + 1 for guess, token in pairs]
+            return rights
+        columns = zip(rows[f"argmax_{place}"], rows["token"], rights, strict=True)
+        return [right if guess < 0 else RIGHT if guess == token else guess + 1 for guess, token, right in columns]
 
     def _spans(self, rows: pl.DataFrame) -> list[list[int]]:
         """Where documents begin among the rows, with their numbers and sources."""
