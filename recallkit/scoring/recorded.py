@@ -14,11 +14,11 @@ import numpy as np
 from recallkit.display import console
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
-from recallkit.models.recorded import is_changed_text
+from recallkit.models.recorded import identify, is_changed_text
 from recallkit.models.spec import LIVE
 from recallkit.ragged import offsets_of
 from recallkit.scoring.identity import score_facts, score_path, sequences_of
-from recallkit.scoring.recording import Recording, Rows, facts_of
+from recallkit.scoring.recording import BESIDE, Recording, Rows, facts_of
 from recallkit.scoring.scores import PARQUET_OPTIONS, check_finite
 from recallkit.scoring.token_fit import TokenFit, place_of, unigram_surprisal
 from recallkit.storage import artifacts, schemas
@@ -61,14 +61,22 @@ def record(
     def read(rows: Rows, tokens: pa.Table) -> dict[str, np.ndarray]:
         columns = recording.read(rows)
         _check_order(columns, tokens, path, rows)
-        nll = columns["nll"].astype(np.float32)
+        with np.errstate(over="ignore"):  # what float32 does not hold is infinite, and refused
+            nll = columns["nll"].astype(np.float32)
         check_finite(request.name, nll, rows.first, offsets_of(rows.lengths + 1))
         fit.add(rows, tokens["token"].to_numpy(), nll)
+        _check_integers(columns, path)
         if "rank" in columns:
             _check_ranks(columns["rank"], nll, path, rows)
         return {**columns, "nll": nll}
 
-    manifest = write_scores(result, slices, read, facts, timings, fit.check_unit)
+    def check() -> None:
+        fit.check_unit()
+        if identify(request) != facts["model_digest"]:
+            problem, again = "it changed while it was read", "score it again as it is now"
+            raise UserError(problem, where=path, remedy=again)
+
+    manifest = write_scores(result, slices, read, facts, timings, check)
     _say_what_is_taken(request.name, recording, fit, stated)
     return manifest
 
@@ -176,6 +184,15 @@ def _check_order(columns: Mapping[str, np.ndarray], tokens: pa.Table, path: Path
             problem = f"row {rows.start + row:,} has {name} {columns[name][row]}, not {expected[row]}"
             remedy = "write the rows in the order of tokens.parquet: by sequence, then position"
             raise UserError(problem, where=path, remedy=remedy)
+
+
+def _check_integers(columns: Mapping[str, np.ndarray], path: Path) -> None:
+    """Raises UserError for an argmax or a rank that int32 does not hold; -1 is unknown."""
+    for name in columns.keys() & set(BESIDE):
+        values = columns[name]
+        if values.dtype.kind not in "iu" or values.min() < -1 or values.max() >= 2**31:
+            problem = f"{name} is not a whole number from -1 (unknown) on for every token"
+            raise UserError(problem, where=path, remedy=f"write int32, or leave out {name}")
 
 
 def _check_ranks(rank: np.ndarray, nll: np.ndarray, path: Path, rows: Rows) -> None:

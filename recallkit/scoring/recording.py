@@ -91,7 +91,8 @@ def _metadata(path: Path) -> dict[str, Any]:
     with _readable(path):
         if path.suffix in TABLES:
             schema = _dataset(path).schema
-            facts = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
+            metadata = schema.metadata or {}
+            facts = {name: metadata[name.encode()].decode() for name in FACTS if name.encode() in metadata}
             if "prefix" in schema.names:
                 facts["prefix"] = str(_one_value(path, "prefix"))
         elif path.suffix == ".safetensors":
@@ -115,7 +116,10 @@ def _one_value(path: Path, name: str) -> Any:
 
 
 def _whole(text: str) -> int | str:
-    return int(text) if text.lstrip("-").isdecimal() else text
+    try:
+        return int(text)
+    except ValueError:
+        return text
 
 
 # ---------------------------------------------------------------------------------------- reading

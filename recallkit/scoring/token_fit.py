@@ -71,6 +71,7 @@ class TokenFit:
     def add(self, rows: Rows, tokens: np.ndarray, nll: np.ndarray) -> None:
         """Takes rows. Raises UserError where they fit other tokens better than their own."""
         self._check_sign(rows, nll)
+        self._check_filled(rows, nll)
         surprisal = self.surprisal[tokens]
         self.nats += float(nll.sum(dtype=float))
         self.squares += float(np.square(nll, dtype=float).sum())
@@ -80,7 +81,7 @@ class TokenFit:
         self.num_sequences += len(rows.lengths)
         is_early = positions_within(rows.lengths) < _EARLY
         self.early += nll[is_early].sum(dtype=float), surprisal[is_early].sum()
-        is_telling = nll.std() >= _LEAST_SPREAD and surprisal.std() > 0
+        is_telling = nll.std(dtype=float) >= _LEAST_SPREAD and surprisal.std() > 0
         if not is_telling or len(nll) < _LEAST_ROWS:
             return
         self._check_all(rows, surprisal, nll)
@@ -121,6 +122,15 @@ class TokenFit:
             row = int(negative[0])
             problem = f"{place_of(rows, row)} has {nll[row]:.4g}: log-probabilities, not NLLs"
             raise UserError(problem, where=self.path, remedy="multiply by -1")
+
+    def _check_filled(self, rows: Rows, nll: np.ndarray) -> None:
+        """Raises UserError for a sequence of zeros, which a program that was stopped leaves."""
+        sequence = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
+        is_zero = np.bincount(sequence, np.abs(nll), len(rows.lengths)) == 0
+        empty = np.flatnonzero(is_zero & (rows.lengths >= _LEAST_LENGTH))
+        if len(empty):
+            problem = f"the NLLs of sequence {rows.first + int(empty[0]):,} are all 0"
+            raise UserError(problem, where=self.path, remedy="write those of every sequence")
 
     def _check_all(self, rows: Rows, surprisal: np.ndarray, nll: np.ndarray) -> None:
         """Raises UserError where all of these rows stand at other tokens than their own."""

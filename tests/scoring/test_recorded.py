@@ -18,6 +18,8 @@ from safetensors.numpy import save_file
 
 import recallkit
 from recallkit.errors import UserError
+from recallkit.report import excerpts
+from recallkit.scoring import recorded
 
 SEQ_LEN, TOKENS = 256, 8_000
 
@@ -139,6 +141,18 @@ def _not_finite(rows: np.ndarray) -> np.ndarray:
     return rows
 
 
+def _unfilled(rows: np.ndarray) -> np.ndarray:
+    rows = rows.copy()
+    rows[5:] = 0
+    return rows
+
+
+def _too_large(rows: np.ndarray) -> np.ndarray:
+    rows = rows.astype(np.float64)
+    rows[2, 9] = 1e300
+    return rows
+
+
 WRONG = {
     "bits": (lambda rows: rows / np.log(2), r"over the first 4 tokens of a sequence is too much for nats.*multiply bits by 0\.6931"),
     "log-probabilities": (lambda rows: -rows, r"sequence 0, position 1 has -.*: log-probabilities, not NLLs; multiply by -1"),
@@ -151,6 +165,8 @@ WRONG = {
     "shuffled": (_shuffled, "its NLLs are not those of these tokens"),
     "of other ids": (lambda rows: np.roll(rows, 5, axis=0), "its NLLs are not those of these tokens"),
     "not finite": (_not_finite, "its NLL at sequence 2, position 10 is inf"),
+    "too large for float32": (_too_large, "its NLL at sequence 2, position 10 is inf"),
+    "of a program that was stopped": (_unfilled, "the NLLs of sequence 5 are all 0"),
     "one column more": (lambda rows: np.pad(rows, ((0, 0), (1, 0))), r"nll has the shape \(\d+, 257\); write \(8000,\) or \(\d+, 256\)"),
     "a sequence less": (lambda rows: rows[:-1], "nll has the shape"),
     "whole numbers": (lambda rows: rows.astype(np.int64), "NLLs of type int64; write float16, float32 or float64"),
@@ -209,6 +225,21 @@ def _impossible_rank(slices, path):
     pq.write_table(table(slices, nlls(slices), rank=ranks), path)
 
 
+def _choices(**columns):
+    def write(slices, path):
+        pq.write_table(table(slices, nlls(slices), **columns), path)
+
+    return write
+
+
+def _metadata(**facts):
+    def write(slices, path):
+        rows = table(slices, nlls(slices))
+        pq.write_table(rows.replace_schema_metadata({"other": b"\xff", **facts}), path)
+
+    return write
+
+
 def _weights(slices, path):
     save_file({"lm_head.weight": np.zeros((4, 4), np.float32), "norm": np.zeros(4, np.float32)}, path)
 
@@ -239,6 +270,10 @@ FILES = [
     ("x.npy", _states(unit=3), "x.json: unit is 3, not a str"),
     ("x.npy", _states(prefix=9_999), "prefix 9999 is no id of"),
     ("x.parquet", _impossible_rank, "has rank 5 and an NLL of .* nats, which cannot be"),
+    ("x.parquet", _choices(rank=["a"] * TOKENS), "rank is not a whole number from -1"),
+    ("x.parquet", _choices(argmax=[None] + [1] * (TOKENS - 1)), "argmax is not a whole number"),
+    ("x.parquet", _choices(argmax=[2**40] * TOKENS), "argmax is not a whole number"),
+    ("x.parquet", _metadata(prefix="--5"), "prefix is '--5', not a int"),
     ("x.safetensors", _weights, "weights alone do not say which model they belong to"),
 ]
 
@@ -278,6 +313,36 @@ def test_ranks_and_argmaxes_are_those_of_scores(slices, tmp_path):
     pq.write_table(table(slices, nlls(slices), **more), tmp_path / "full.parquet")
     mine = recallkit.score(["zoo:hyena", f"full={tmp_path / 'full.parquet'}"], slices=slices)
     assert mine.frame["accuracy"][0] == mine.frame["accuracy"][1] > 0.3
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_refused(slices, tmp_path, monkeypatch):
+    path = tmp_path / "x.npy"
+    np.save(path, nlls(slices))
+    read = recorded.labelled_rows
+
+    def replaced(tokens):
+        np.save(tmp_path / "new.npy", nlls(slices) * 1.01)
+        (tmp_path / "new.npy").replace(path)
+        return read(tokens)
+
+    monkeypatch.setattr(recorded, "labelled_rows", replaced)
+    with pytest.raises(UserError, match="it changed while it was read; score it again as it is now"):
+        recallkit.score({"x": path}, slices=slices)
+    assert not list((slices / "scores").glob("x.*"))
+
+
+def test_a_page_calls_no_first_choice_right_that_is_not_recorded(slices, tmp_path, run):
+    scores = pl.read_parquet(next((slices / "scores").glob("zoo-hyena.*.parquet")))
+    np.save(tmp_path / "nll.npy", nlls(slices))
+    pq.write_table(table(slices, nlls(slices), rank=scores["rank"].to_numpy()), tmp_path / "rank.parquet")
+    models = ["zoo:attention", tmp_path / "nll.npy", tmp_path / "rank.parquet"]
+    run("gap", *models, "--slices", slices, "-o", tmp_path / "gap")
+    assert not run("report", tmp_path / "gap", "-o", tmp_path / "page.html").returncode
+    page = (tmp_path / "page.html").read_text()
+    start = page.index('"predicted":') + len('"predicted":')
+    _, nll, rank = json.JSONDecoder().raw_decode(page[start:])[0]
+    assert set(nll) == {excerpts.UNKNOWN}
+    assert set(rank) == {excerpts.RIGHT, excerpts.WRONG}
 
 
 def test_a_guess_tells_nothing_and_is_taken(slices, tmp_path):
