@@ -22,14 +22,17 @@ def log_step(metrics: Mapping[str, float], step: int, writer: Any = None) -> Non
 
     What a package raises is noted, and no more: a training must not end with its log.
     """
-    for log in (_to_wandb, _to_trackio, _to_mlflow):
+
+    def _to_writer(metrics: Mapping[str, float], step: int) -> None:
+        for name, value in metrics.items() if writer is not None else ():
+            writer.add_scalar(name, value, step)
+
+    for log in (_to_wandb, _to_trackio, _to_mlflow, _to_writer):
         try:
             log(metrics, step)
         except Exception as error:  # noqa: BLE001 - packages raise what they like
             name = log.__name__.removeprefix("_to_")
             console.note(f"step {step:,} is not logged to {name} ({error}); it is in the table")
-    for name, value in metrics.items() if writer is not None else ():
-        writer.add_scalar(name, value, step)
 
 
 def _to_wandb(metrics: Mapping[str, float], step: int) -> None:

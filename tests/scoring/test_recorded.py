@@ -113,7 +113,16 @@ def test_the_pack_has_the_ids_of_the_slices_and_is_not_written_again(slices):
     assert not recallkit.verify(slices).findings
     (slices / "pack/ids.npy").write_bytes(b"spoilt")
     assert [finding.file for finding in recallkit.verify(slices).findings] == ["pack/ids.npy"]
-    np.save(slices / "pack/ids.npy", ids)
+    slice_with_pack(slices)
+    assert np.array_equal(np.load(slices / "pack/ids.npy"), ids)
+
+
+def test_the_pack_of_the_same_sequences_has_the_rows_of_their_length(tmp_path):
+    (tmp_path / "short.jsonl").write_text('{"text": "a short text"}\n' * 9)
+    for seq_len in (64, 128):
+        options = {"boundary": "document", "seq_len": seq_len, "force": True, "pack": True}
+        recallkit.slice([tmp_path / "short.jsonl"], out=tmp_path / "slices", **options)
+        assert np.load(tmp_path / "slices/pack/ids.npy").shape[1] == seq_len + 1
 
 
 def _shift(rows: np.ndarray, by: int, *numbers: int) -> np.ndarray:

@@ -78,6 +78,8 @@ def test_nlls_that_are_missing_undefined_or_of_another_shape_are_refused(few_sli
     first, *others = tracker.batches(size=4)
     with pytest.raises(UserError, match=r"NLLs of the shape \(4, 65\) for ids of the shape \(4, 65\); give \(4, 64\)"):
         tracker.add(first, np.zeros((4, 65)))
+    with pytest.raises(UserError, match="some are negative: log-probabilities, not NLLs; multiply by -1"):
+        tracker.add(first, np.full((4, 64), -1.0))
     tracker.add(first, np.zeros((4, 64)))
     with pytest.raises(UserError, match=r"of [\d,]+ NLLs are missing; add those of all batches here"):
         tracker.log(1)
@@ -139,9 +141,12 @@ def test_metrics_go_to_every_run_that_is_open(few_slices, tmp_path, monkeypatch,
     mlflow.active_run = lambda: None
     trackio.current_run.get = lambda: None
     wandb.run.log = lambda metrics, commit: exec("raise OSError('no network')")
+    board.add_scalar = lambda name, value, step: exec("raise OSError('disk full')")
     log(8)
     assert logged["mlflow"][1] == logged["trackio"][1] == 7
-    assert "step 8 is not logged to wandb (no network); it is in the table" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "step 8 is not logged to wandb (no network); it is in the table" in said
+    assert "step 8 is not logged to writer (disk full); it is in the table" in said
     assert tracker.table["step"].to_list() == [7, 8]
 
 
