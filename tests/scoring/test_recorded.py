@@ -345,8 +345,8 @@ def test_a_page_calls_no_first_choice_right_that_is_not_recorded(slices, tmp_pat
     np.save(tmp_path / "nll.npy", nlls(slices))
     pq.write_table(table(slices, nlls(slices), rank=scores["rank"].to_numpy()), tmp_path / "rank.parquet")
     models = ["zoo:attention", tmp_path / "nll.npy", tmp_path / "rank.parquet"]
-    run("gap", *models, "--slices", slices, "-o", tmp_path / "gap")
-    assert not run("report", tmp_path / "gap", "-o", tmp_path / "page.html").returncode
+    assert not run("gap", *models, "--slices", slices, "-o", slices / "gap/recorded").returncode
+    assert not run("report", slices / "gap/recorded", "-o", tmp_path / "page.html").returncode
     page = (tmp_path / "page.html").read_text()
     start = page.index('"predicted":') + len('"predicted":')
     _, nll, rank = json.JSONDecoder().raw_decode(page[start:])[0]
