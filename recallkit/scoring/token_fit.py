@@ -147,7 +147,7 @@ class TokenFit:
         if own < _UNRELATED and not self.states_ids:
             rarity = f"correlation {own:.2f} with how rare they are"
             problem = f"its NLLs are not those of these tokens ({rarity})"
-            remedy = "write them in the order of tokens.parquet, of the same ids"
+            remedy = "write them in the order of tokens.parquet, or state their sequences_digest"
             raise UserError(problem, where=self.path, remedy=remedy)
 
     def _check_sequences(
