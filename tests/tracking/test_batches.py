@@ -90,6 +90,19 @@ def test_nlls_that_are_missing_undefined_or_of_another_shape_are_refused(few_sli
     assert not (tmp_path / "run" / "track.parquet").exists()
 
 
+def test_nlls_that_stand_at_other_tokens_are_said_and_the_training_goes_on(home, tmp_path, capsys):
+    tracker = recallkit.Tracker(sample_tokens=3000, out=tmp_path)
+    recallkit.score("control:bigram", slices=tmp_path / "slices")
+    rows = np.zeros((12, 256), np.float32)
+    rows.flat[:3000] = pl.read_parquet(next((tmp_path / "slices/scores").glob("*.parquet")))["nll"].to_numpy()
+    for step, shift in enumerate((0, 1)):
+        for batch in tracker.batches():
+            tracker.add(batch, np.roll(rows[batch.first : batch.first + len(batch.ids)], shift, axis=1))
+        tracker.log(step)
+        assert ("its NLLs stand one token too late" in capsys.readouterr().err) == bool(shift)
+    assert tracker.table["step"].to_list() == [0, 1]
+
+
 def test_the_text_is_read_in_the_tokens_of_the_model(home, tmp_path):
     """With the built-in tokenizer from a file, the text and its labels are those of the built-in default."""
     tokenizer = ROOT / "recallkit/data/tokenizer.json"
