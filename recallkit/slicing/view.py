@@ -44,7 +44,7 @@ def look(path: Path, manifest: Mapping[str, Any], summary: pl.DataFrame, packs: 
             *(f"Ids as arrays: {pack}" for pack in packs),
             *timings_lines(read_timings(path / MANIFEST, kind="tokens"), "labelled", is_reused=manifest.get("reused", False)),
         ],
-        facts={**{name: manifest.get(name) for name in _FACTS}, "warning": warning},
+        facts={**{name: manifest.get(name) for name in _FACTS}, "warning": warning, "packs": [str(pack) for pack in packs]},
     )
 
 

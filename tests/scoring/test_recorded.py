@@ -97,7 +97,7 @@ def test_causal_recall_is_answered_from_arrays(few_slices, tmp_path):
     assert mine.intervene["points"].drop_nulls().abs().max() > 0.01
 
 
-def test_the_pack_has_the_ids_of_the_slices_and_is_not_written_again(slices):
+def test_the_pack_has_the_ids_of_the_slices_and_is_not_written_again(slices, run):
     ids, lengths = np.load(slices / "pack/ids.npy"), np.load(slices / "pack/lengths.npy")
     sequences = pl.read_parquet(slices / "sequences.parquet")["tokens"].to_list()
     assert [row[:length].tolist() for row, length in zip(ids, lengths, strict=True)] == sequences
@@ -108,6 +108,9 @@ def test_the_pack_has_the_ids_of_the_slices_and_is_not_written_again(slices):
     before = (slices / "pack/ids.npy").stat().st_mtime_ns
     slice_with_pack(slices)
     assert (slices / "pack/ids.npy").stat().st_mtime_ns == before
+    done = run("slice", "demo:validation", "--limit-tokens", TOKENS, "--seq-len", SEQ_LEN, "--pack", "--json", "-o", slices)
+    assert json.loads(done.stdout)["packs"] == [str(slices / "pack")]
+    assert "no pack of changed text: it is made with counts of all training bigrams (--counts)" in done.stderr
     assert not recallkit.verify(slices).findings
     (slices / "pack/ids.npy").write_bytes(b"spoilt")
     assert [finding.file for finding in recallkit.verify(slices).findings] == ["pack/ids.npy"]
