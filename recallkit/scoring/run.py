@@ -205,14 +205,14 @@ class ScoringPlan:
         from recallkit.models.live import evaluating
 
         options, result = self.options, self.result
-        whole = {} if self.share is None else JOINED
+        progress = {} if self.share is None else JOINED
         if (manifest := result.finished()) is not None:
-            return {**manifest, **whole, "reused": True}
+            return {**manifest, **progress, "reused": True}
         if kind_of(self.request.spec).name == "recorded":
             from recallkit.scoring.recorded import record
 
             manifest = record(result, self.slices, self.request, self.facts(), Timings(None))
-            return {**manifest, **whole}
+            return {**manifest, **progress}
         cut: dict[str, Any] = {"batch_tokens": amount(options.batch_tokens), "sequences_per_part": self.sequences_per_part}
         plans = self.pair or (self,)
         means = [plan.means() for plan in plans]

@@ -124,8 +124,8 @@ class TokenFit:
 
     def _check_all(self, rows: Rows, surprisal: np.ndarray, nll: np.ndarray) -> None:
         """Raises UserError where all of these rows stand at other tokens than their own."""
-        whole = np.array([len(nll)])
-        own = float(_correlations(nll, surprisal, whole)[0])
+        length = np.array([len(nll)])
+        own = float(_correlations(nll, surprisal, length)[0])
         others = {}
         for shift, side in _SHIFTS.items():
             left, right, lengths = _shifted(nll, surprisal, rows.lengths, shift)
