@@ -213,10 +213,10 @@ def _say_what_is_taken(
     facts = {"unit": "its unit", "sequences_digest": "a digest of its ids"}
     unstated = [words for fact, words in facts.items() if fact not in stated]
     if unstated:
-        mean = f"{fit.nats / fit.num_tokens:.2f} nats per token"
+        mean = f"a mean of {fit.nats / fit.num_tokens:.2f} nats"
         lacking = " or ".join(unstated)
-        judged = f"it fits these tokens, and is read as {mean}"
-        console.note(f"{name}: {recording.path} does not state {lacking}; {judged}")
+        judged = f"its numbers fit these tokens, with {mean}"
+        console.note(f"{recording.path} does not state {lacking}; {judged}")
     if recording.dtype == np.float16:
         rounding = float(np.spacing(np.float16(fit.largest))) / 2
         console.note(f"{name}: float16 has rounded each NLL, by up to {rounding:.2g} nats")

@@ -135,7 +135,7 @@ class TokenFit:
             problem = f"its NLLs stand one token too {side}"
             raise UserError(problem, where=self.path, remedy=_SHIFT_REMEDY)
         if own < _UNRELATED and not self.states_ids:
-            rarity = f"correlation {own:.2f} with how rare they are"
+            rarity = f"correlation {own:.2f} with the surprisal of their tokens"
             problem = f"its NLLs are not those of these tokens ({rarity})"
             remedy = "write them in the order of tokens.parquet, of the same ids"
             raise UserError(problem, where=self.path, remedy=remedy)

@@ -153,7 +153,7 @@ WRONG = {
     "two swapped": (_swapped, r"the NLLs of sequence [34] are those of sequence [34];"),
     "shuffled": (_shuffled, "its NLLs are not those of these tokens"),
     "of other ids": (lambda rows: np.roll(rows, 5, axis=0), "its NLLs are not those of these tokens"),
-    "not finite": (_not_finite, "its NLL at sequence 2, position 10 is inf"),
+    "not finite": (_not_finite, "its NLL at sequence 2, position 10 is not finite"),
     "one column more": (lambda rows: np.pad(rows, ((0, 0), (1, 0))), r"nll has the shape \(\d+, 257\); write \(8000,\) or \(\d+, 256\)"),
     "a sequence less": (lambda rows: rows[:-1], "nll has the shape"),
     "whole numbers": (lambda rows: rows.astype(np.int64), "NLLs of type int64; write float16, float32 or float64"),
@@ -268,7 +268,7 @@ def test_what_a_file_states_is_believed_and_what_it_does_not_is_said(slices, tmp
     np.save(tmp_path / "half.npy", grid(slices, nlls(slices)).astype(np.float16))
     summary = recallkit.score({"half": tmp_path / "half.npy"}, slices=slices)
     said = capsys.readouterr().err
-    assert "does not state its unit or a digest of its ids; it fits these tokens, and is read as 3." in said
+    assert "does not state its unit or a digest of its ids; its numbers fit these tokens, with a mean of 3." in said
     assert "half: float16 has rounded each NLL, by up to 0.0039 nats" in said
     assert summary.frame["accuracy"].to_list() == [None]
     exact, rounded = nlls(slices), pl.read_parquet(slices / "scores/half.parquet")["nll"].to_numpy()

@@ -73,7 +73,7 @@ def test_a_batch_begins_with_what_is_read_before_every_text(few_slices, tmp_path
     assert tracker.table["nll"][-1] == pytest.approx(tables.track["nll"][-1], rel=1e-9)
 
 
-def test_nlls_that_are_missing_undefined_or_of_another_shape_are_refused(few_slices, tmp_path):
+def test_nlls_that_are_missing_undefined_negative_or_of_another_shape_are_refused(few_slices, tmp_path):
     tracker = recallkit.Tracker(slices=few_slices, out=tmp_path / "run")
     first, *others = tracker.batches(size=4)
     with pytest.raises(UserError, match=r"NLLs of the shape \(4, 65\) for ids of the shape \(4, 65\); give \(4, 64\)"):
@@ -83,7 +83,11 @@ def test_nlls_that_are_missing_undefined_or_of_another_shape_are_refused(few_sli
         tracker.log(1)
     for batch in (first, *others):
         tracker.add(batch, np.full(batch.ids[:, 1:].shape, np.nan if batch is first else 1.0))
-    with pytest.raises(UserError, match="its NLL at sequence 0, position 1 is inf"):
+    with pytest.raises(UserError, match="its NLL at sequence 0, position 1 is not finite"):
+        tracker.log(1)
+    for batch in (first, *others):
+        tracker.add(batch, np.full(batch.ids[:, 1:].shape, -1.0 if batch is first else 1.0))
+    with pytest.raises(UserError, match="log: log-probabilities, not NLLs; multiply by -1"):
         tracker.log(1)
     with pytest.raises(UserError, match="rank 2 of 2"):
         next(tracker.batches(2, 2))
