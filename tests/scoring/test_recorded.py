@@ -275,6 +275,21 @@ def test_what_a_file_states_is_believed_and_what_it_does_not_is_said(slices, tmp
     assert 0 < np.abs(exact - rounded).max() <= 0.00390625
 
 
+def test_a_file_that_has_changed_is_read_again_and_one_that_is_gone_is_remembered(slices, tmp_path, capsys):
+    path = tmp_path / "again.npy"
+    for digit, model in enumerate(("zoo:hyena", "zoo:attention")):
+        np.save(path, nlls(slices, model))
+        summary = recallkit.score({"again": path}, slices=slices)
+        assert summary.frame["nll_nats"][0] == pytest.approx(nlls(slices, model).mean(), rel=1e-6)
+        assert (f"{path} has changed, and is read again" in capsys.readouterr().err) == bool(digit)
+    path.unlink()
+    assert recallkit.score({"again": path}, slices=slices).frame.equals(summary.frame)
+    assert "again: not on this machine; its existing scores are used" in capsys.readouterr().err
+    with pytest.raises(UserError, match="already made with other options"):
+        np.save(tmp_path / "other.npy", nlls(slices))
+        recallkit.score({"again": tmp_path / "other.npy"}, slices=slices)
+
+
 def test_ranks_and_argmaxes_are_those_of_scores(slices, tmp_path):
     scores = pl.read_parquet(next((slices / "scores").glob("zoo-hyena.*.parquet")))
     more = {name: scores[name].to_numpy() for name in ("argmax", "rank")}
