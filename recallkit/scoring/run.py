@@ -380,7 +380,7 @@ def _has_changed(file: Path, request: ModelRequest, identity: Mapping[str, Any])
         return False
     manifest = artifacts.read_manifest(file)
     is_same_file = manifest["source"] == request.spec
-    return is_same_file and manifest["options"]["model_digest"] != identity["model_digest"]
+    return bool(is_same_file and manifest["options"]["model_digest"] != identity["model_digest"])
 
 
 def _in_windows(
