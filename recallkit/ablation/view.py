@@ -29,7 +29,9 @@ SLICES = """AR hits, repeated: the bigram is in the context already, rare in tra
 New: it is not in the context yet."""
 
 
-ELIMINATION = "backward elimination: from all layers one is removed at a time, that without which most of the recall gain is retained"
+ELIMINATION = (
+    "backward elimination: from all layers one is removed at a time, always the one without which the most recall gain is retained"
+)
 
 
 def look(folder: Path, tables: AblationTables | None = None) -> Look:

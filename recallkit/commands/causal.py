@@ -95,8 +95,8 @@ class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
         False,
     )
     budget: int | None = option(
-        "Remove mixers one by one, that without which most of the recall gain is retained, "
-        "until N are left; of those with a cache, unless others are named with --mixers.",
+        "Which N mixers keep the recall: remove one at a time, always the one without which the "
+        "most recall gain is retained; of those whose cache grows, or of --mixers.",
         metavar="N",
         least=1,
         most=config.MOST,

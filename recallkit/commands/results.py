@@ -80,7 +80,7 @@ def _print_report(written: "Report") -> None:
     """Prints where the page is, and what it contains."""
     from recallkit.display import console
 
-    excerpts = f", {written.excerpts:,} excerpts of the text" if written.excerpts else ", no text"
+    excerpts = f", {written.excerpts:,} excerpts of the text" if written.excerpts else ", without text"
     console.print_page(written.page)
     console.print_line(f"{written.num_bytes / 1e6:.1f} MB{excerpts}; open it in a browser, or with --open")
 

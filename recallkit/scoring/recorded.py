@@ -52,11 +52,7 @@ def record(
         raise UserError(problem, where=path, remedy="record them for the ids of these slices")
     amounts = [labels[name] for name in ("num_rows", "num_sequences", "seq_len")]
     recording = Recording(path, *amounts)
-    # Changed text has few beginnings, each many times, which tell little of the unit: it is that of
-    # the text's own NLLs, which are read first.
-    is_unit_known = "unit" in stated or is_changed_text(slices)
-    surprisal = unigram_surprisal(_token_counts(slices, labels["tokenizer"]["vocab_size"]))
-    fit = TokenFit(path, surprisal, "sequences_digest" in stated, is_unit_known)
+    fit = _fit(slices, path, stated)
 
     def read(rows: Rows, tokens: pa.Table) -> dict[str, np.ndarray]:
         columns = recording.read(rows)
@@ -84,7 +80,8 @@ def record(
 def record_array(slices: Path, name: str, nll: np.ndarray, prefix: Prefix) -> Path:
     """Writes NLLs (num_rows,) in nats as the scores of a model of this name; returns the file.
 
-    They are of the tokens in their order, which the caller knows; scores of this name are replaced.
+    They are of the tokens in their order, which the caller knows; that they fit others better is
+    said, but ends no training. Scores of this name are replaced.
     """
     sequences = sequences_of(slices)
     options = {
@@ -94,8 +91,15 @@ def record_array(slices: Path, name: str, nll: np.ndarray, prefix: Prefix) -> Pa
     result = Result(score_path(slices, name), "scores", options, force=True)
     facts = score_facts(result, name, f"{LIVE}{name}", prefix, sequences["num_rows"])
 
-    def read(rows: Rows, _: pa.Table) -> dict[str, np.ndarray]:
-        return {"nll": nll[rows.start : rows.stop]}
+    fit = _fit(slices, Path(name), {"sequences_digest": "", "unit": "nats"})
+
+    def read(rows: Rows, tokens: pa.Table) -> dict[str, np.ndarray]:
+        values = nll[rows.start : rows.stop]
+        try:
+            fit.add(rows, tokens["token"].to_numpy(), values)
+        except UserError as error:
+            console.note(f"{error.where}: {error.problem}: {error.remedy}")
+        return {"nll": values}
 
     write_scores(result, slices, read, facts, Timings())
     return result.path
@@ -144,6 +148,16 @@ def labelled_rows(tokens: Path) -> Iterator[tuple[Rows, pa.Table]]:
         rows = Rows(start, first, np.bincount(sequence - first))
         yield rows, table
         start = rows.stop
+
+
+def _fit(slices: Path, path: Path, stated: Mapping[str, Any]) -> TokenFit:
+    """The check of NLLs of a slice directory, of which these facts are stated."""
+    # Changed text has few beginnings, each many times, which tell little of the unit: it is that of
+    # the text's own NLLs, which are read first.
+    is_unit_known = "unit" in stated or is_changed_text(slices)
+    labels = artifacts.read_manifest(slices / "tokens.parquet")
+    surprisal = unigram_surprisal(_token_counts(slices, labels["tokenizer"]["vocab_size"]))
+    return TokenFit(path, surprisal, "sequences_digest" in stated, is_unit_known)
 
 
 def _token_counts(slices: Path, vocab_size: int) -> np.ndarray:
@@ -216,10 +230,10 @@ def _say_what_is_taken(
     facts = {"unit": "its unit", "sequences_digest": "a digest of its ids"}
     unstated = [words for fact, words in facts.items() if fact not in stated]
     if unstated:
-        mean = f"{fit.nats / fit.num_tokens:.2f} nats per token"
+        mean = f"a mean of {fit.nats / fit.num_tokens:.2f} nats"
         lacking = " or ".join(unstated)
-        judged = f"it fits these tokens, and is read as {mean}"
-        console.note(f"{name}: {recording.path} does not state {lacking}; {judged}")
+        judged = f"its numbers fit these tokens, with {mean}"
+        console.note(f"{recording.path} does not state {lacking}; {judged}")
     if recording.dtype == np.float16:
         rounding = float(np.spacing(np.float16(fit.largest))) / 2
         console.note(f"{name}: float16 has rounded each NLL, by up to {rounding:.2g} nats")

@@ -176,9 +176,9 @@ class Recording:
         self.dtype = arrays["nll"].dtype
         for name, array in arrays.items():
             if array.shape not in shapes:
-                [flat], whole = shapes
+                [flat], grid = shapes
                 problem = f"{name} has the shape {array.shape}"
-                remedy = f"write ({flat},) or {whole}: the first id of a sequence is not predicted"
+                remedy = f"write ({flat},) or {grid}: the first id of a sequence is not predicted"
                 raise UserError(problem, where=path, remedy=remedy)
         self._arrays = arrays
 

@@ -205,14 +205,14 @@ class ScoringPlan:
         from recallkit.models.live import evaluating
 
         options, result = self.options, self.result
-        whole = {} if self.share is None else JOINED
+        progress = {} if self.share is None else JOINED
         if (manifest := result.finished()) is not None:
-            return {**manifest, **whole, "reused": True}
+            return {**manifest, **progress, "reused": True}
         if kind_of(self.request.spec).name == "recorded":
             from recallkit.scoring.recorded import record
 
             manifest = record(result, self.slices, self.request, self.facts(), Timings(None))
-            return {**manifest, **whole}
+            return {**manifest, **progress}
         cut: dict[str, Any] = {"batch_tokens": amount(options.batch_tokens), "sequences_per_part": self.sequences_per_part}
         plans = self.pair or (self,)
         means = [plan.means() for plan in plans]
@@ -350,11 +350,15 @@ def _plan(
             if force or not found:  # else they are read as they were
                 options = _in_windows(options, request, read, slices, sequences)
         identity = identity_of(request, sequences, options)
+        if kind_of(request.spec).name == "recorded" and _has_changed(file, request, identity):
+            console.note(f"{request.spec} has changed, and is read again")
+            force = True
     except AbsentError:  # scored on another machine: all is checked but the weights
         if not found or force:
             raise
         console.note(f"{model.shown}: not on this machine; its existing scores are used")
-        identity = {**found, "sequences_digest": sequences["sequences_digest"], "dtype": request.dtype}
+        dtype = request.dtype if kind_of(request.spec).is_run else None
+        identity = {**found, "sequences_digest": sequences["sequences_digest"], "dtype": dtype}
         request = replace(request, prefix=Prefix(**artifacts.read_manifest(file)["prefix"]))
     result = Result(file, "scores", identity, force=force, remedy=again)
     plan = ScoringPlan(model, request, slices, options, sequences, result, share=share)
@@ -368,6 +372,15 @@ def _plan(
     _check_context(plan, facts.max_length)
     check_memory(request, facts)
     return plan
+
+
+def _has_changed(file: Path, request: ModelRequest, identity: Mapping[str, Any]) -> bool:
+    """Whether a score file is of the same recorded NLLs, as they were before."""
+    if not file.is_file():
+        return False
+    manifest = artifacts.read_manifest(file)
+    is_same_file = manifest["source"] == request.spec
+    return bool(is_same_file and manifest["options"]["model_digest"] != identity["model_digest"])
 
 
 def _in_windows(

@@ -327,9 +327,9 @@ def check_finite(name: str, values: np.ndarray, first: int, offsets: np.ndarray,
         sequence = int(np.searchsorted(predicted_at, bad[0], side="right")) - 1
         position = int(bad[0] - predicted_at[sequence]) + 1
         problem = (
-            f"its {what} at sequence {first + sequence}, position {position} is {values[bad[0]]} ({len(bad)} such values in this part)"
+            f"its {what} at sequence {first + sequence:,}, position {position:,} is not finite ({len(bad):,} of {len(values):,} values)"
         )
-        raise UserError(problem, where=name, remedy="check the weights, or use a wider --dtype")
+        raise UserError(problem, where=name, remedy="check the weights, or use a wider dtype")
 
 
 def write_part(path: Path, first: int, offsets: np.ndarray, scores: SequenceScores, facts: dict[str, Any]) -> None:

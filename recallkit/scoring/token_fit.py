@@ -134,8 +134,8 @@ class TokenFit:
 
     def _check_all(self, rows: Rows, surprisal: np.ndarray, nll: np.ndarray) -> None:
         """Raises UserError where all of these rows stand at other tokens than their own."""
-        whole = np.array([len(nll)])
-        own = float(_correlations(nll, surprisal, whole)[0])
+        length = np.array([len(nll)])
+        own = float(_correlations(nll, surprisal, length)[0])
         others = {}
         for shift, side in _SHIFTS.items():
             left, right, lengths = _shifted(nll, surprisal, rows.lengths, shift)
@@ -145,7 +145,7 @@ class TokenFit:
             problem = f"its NLLs stand one token too {side}"
             raise UserError(problem, where=self.path, remedy=_SHIFT_REMEDY)
         if own < _UNRELATED and not self.states_ids:
-            rarity = f"correlation {own:.2f} with how rare they are"
+            rarity = f"correlation {own:.2f} with the surprisal of their tokens"
             problem = f"its NLLs are not those of these tokens ({rarity})"
             remedy = "write them in the order of tokens.parquet, or state their sequences_digest"
             raise UserError(problem, where=self.path, remedy=remedy)

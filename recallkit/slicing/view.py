@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _MOST_ROWS = 20
 """Sources in the table: as many as a terminal shows; the Parquet file contains all of them."""
 
+_PACKS = ("Ids as arrays", "Ids of the changed text")
+"""What the packs of a slice directory contain, in their order."""
+
 
 def look(path: Path, manifest: Mapping[str, Any], summary: pl.DataFrame, packs: Sequence[Path] = ()) -> Look:
     """A slice directory as people see it, by its `summarise_slices`; `manifest` is that of the labels, with `reused` if none were made.
@@ -41,10 +44,10 @@ def look(path: Path, manifest: Mapping[str, Any], summary: pl.DataFrame, packs: 
         answer(path, summary, manifest, warning),
         lines=[
             *filter(None, [small_counts_note(manifest)]),
-            *(f"Ids as arrays: {pack}" for pack in packs),
+            *(f"{ids}: {pack}" for ids, pack in zip(_PACKS, packs, strict=False)),
             *timings_lines(read_timings(path / MANIFEST, kind="tokens"), "labelled", is_reused=manifest.get("reused", False)),
         ],
-        facts={**{name: manifest.get(name) for name in _FACTS}, "warning": warning},
+        facts={**{name: manifest.get(name) for name in _FACTS}, "warning": warning, "packs": [str(pack) for pack in packs]},
     )
 
 

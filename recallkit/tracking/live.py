@@ -104,14 +104,15 @@ class Tracker(Shown):
             if first is not None:
                 self._run.add_models({None: first})
             self._reading = Reading(self._run.slices, bos)
-        for line in prefix_notes({"the model": self._reading.prefix}):
-            console.note(line)
         self._name = f"run {artifacts.digest_json(str(folder.resolve()))[:6]}"
         """Begins the names of its scores, so that runs that share slices do not share them."""
         self.table = make_tables([]).track
         """The rows so far, see `TrackTables`."""
-        if not force and (folder / "track.parquet").exists():
-            self._continue()
+        if _is_first_process():
+            for line in prefix_notes({"the model": self._reading.prefix}):
+                console.note(line)
+            if not force and (folder / "track.parquet").exists():
+                self._continue()
 
     def batches(self, rank: int = 0, world: int = 1, size: int = 8) -> Iterator[Batch]:
         """What the model reads: batches of `size` sequences, whose `ids` are int64 (b, t).

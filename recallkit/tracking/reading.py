@@ -106,7 +106,7 @@ class Reading:
         """The NLLs of all processes, float32 (num_rows,); the next reading begins. Where
         torch.distributed is in use, all processes must take them.
 
-        Raises UserError where some are missing, or not finite.
+        Raises UserError where some are missing, not finite, or negative.
         """
         nll: np.ndarray = _of_all_processes(self.nll)[self._is_predicted]
         self.nll = self._nothing()
@@ -116,6 +116,8 @@ class Reading:
             remedy = "add those of all batches here, or of every rank with torch.distributed"
             raise UserError(problem, where="log", remedy=remedy)
         check_finite("model", nll, 0, offsets_of(self._lengths))
+        if nll.min() < -1e-3:  # more than rounding
+            raise UserError("log-probabilities, not NLLs", where="log", remedy="multiply by -1")
         return nll
 
 

@@ -99,7 +99,7 @@ def test_causal_recall_is_answered_from_arrays(few_slices, tmp_path):
     assert mine.intervene["points"].drop_nulls().abs().max() > 0.01
 
 
-def test_the_pack_has_the_ids_of_the_slices_and_is_not_written_again(slices):
+def test_the_pack_has_the_ids_of_the_slices_and_is_not_written_again(slices, run):
     ids, lengths = np.load(slices / "pack/ids.npy"), np.load(slices / "pack/lengths.npy")
     sequences = pl.read_parquet(slices / "sequences.parquet")["tokens"].to_list()
     assert [row[:length].tolist() for row, length in zip(ids, lengths, strict=True)] == sequences
@@ -110,6 +110,9 @@ def test_the_pack_has_the_ids_of_the_slices_and_is_not_written_again(slices):
     before = (slices / "pack/ids.npy").stat().st_mtime_ns
     slice_with_pack(slices)
     assert (slices / "pack/ids.npy").stat().st_mtime_ns == before
+    done = run("slice", "demo:validation", "--limit-tokens", TOKENS, "--seq-len", SEQ_LEN, "--pack", "--json", "-o", slices)
+    assert json.loads(done.stdout)["packs"] == [str(slices / "pack")]
+    assert "no pack of changed text: it is made with counts of all training bigrams (--counts)" in done.stderr
     assert not recallkit.verify(slices).findings
     (slices / "pack/ids.npy").write_bytes(b"spoilt")
     assert [finding.file for finding in recallkit.verify(slices).findings] == ["pack/ids.npy"]
@@ -173,8 +176,8 @@ WRONG = {
     "two swapped": (_swapped, r"the NLLs of sequence [34] are those of sequence [34];"),
     "shuffled": (_shuffled, "its NLLs are not those of these tokens"),
     "of other ids": (lambda rows: np.roll(rows, 5, axis=0), "its NLLs are not those of these tokens"),
-    "not finite": (_not_finite, "its NLL at sequence 2, position 10 is inf"),
-    "too large for float32": (_too_large, "its NLL at sequence 2, position 10 is inf"),
+    "not finite": (_not_finite, "its NLL at sequence 2, position 10 is not finite"),
+    "too large for float32": (_too_large, "its NLL at sequence 2, position 10 is not finite"),
     "of a program that was stopped": (_unfilled, "the NLLs of sequence 5 are all 0"),
     "one column more": (lambda rows: np.pad(rows, ((0, 0), (1, 0))), r"nll has the shape \(\d+, 257\); write \(8000,\) or \(\d+, 256\)"),
     "a sequence less": (lambda rows: rows[:-1], "nll has the shape"),
@@ -309,11 +312,26 @@ def test_what_a_file_states_is_believed_and_what_it_does_not_is_said(slices, tmp
     np.save(tmp_path / "half.npy", grid(slices, nlls(slices)).astype(np.float16))
     summary = recallkit.score({"half": tmp_path / "half.npy"}, slices=slices)
     said = capsys.readouterr().err
-    assert "does not state its unit or a digest of its ids; it fits these tokens, and is read as 3." in said
+    assert "does not state its unit or a digest of its ids; its numbers fit these tokens, with a mean of 3." in said
     assert "half: float16 has rounded each NLL, by up to 0.0039 nats" in said
     assert summary.frame["accuracy"].to_list() == [None]
     exact, rounded = nlls(slices), pl.read_parquet(slices / "scores/half.parquet")["nll"].to_numpy()
     assert 0 < np.abs(exact - rounded).max() <= 0.00390625
+
+
+def test_a_file_that_has_changed_is_read_again_and_one_that_is_gone_is_remembered(slices, tmp_path, capsys):
+    path = tmp_path / "again.npy"
+    for digit, model in enumerate(("zoo:hyena", "zoo:attention")):
+        np.save(path, nlls(slices, model))
+        summary = recallkit.score({"again": path}, slices=slices)
+        assert summary.frame["nll_nats"][0] == pytest.approx(nlls(slices, model).mean(), rel=1e-6)
+        assert (f"{path} has changed, and is read again" in capsys.readouterr().err) == bool(digit)
+    path.unlink()
+    assert recallkit.score({"again": path}, slices=slices).frame.equals(summary.frame)
+    assert "again: not on this machine; its existing scores are used" in capsys.readouterr().err
+    with pytest.raises(UserError, match="already made with other options"):
+        np.save(tmp_path / "other.npy", nlls(slices))
+        recallkit.score({"again": tmp_path / "other.npy"}, slices=slices)
 
 
 def test_ranks_and_argmaxes_are_those_of_scores(slices, tmp_path):

@@ -140,5 +140,5 @@ def test_nan_is_named_by_sequence_and_position():
     nll = np.zeros(21, np.float32)
     scores.check_finite("m", nll, 4, offsets)
     nll[8 + 7 + 2] = np.nan
-    with pytest.raises(UserError, match=r"sequence 6, position 3 is nan"):
+    with pytest.raises(UserError, match=r"sequence 6, position 3 is not finite \(1 of 21 values\)"):
         scores.check_finite("m", nll, 4, offsets)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import polars as pl
 import pytest
 
@@ -31,8 +33,10 @@ def test_slices_are_printed_within_80_columns(small_slices, monkeypatch, capsys)
     monkeypatch.setenv("COLUMNS", "80")
     console.terminal.cache_clear()
     path = small_slices / "tokens.parquet"
-    look(small_slices, artifacts.read_manifest(path), summarise_slices(path)).print()
+    packs = [Path("own"), Path("changed")]
+    look(small_slices, artifacts.read_manifest(path), summarise_slices(path), packs).print()
     console.terminal.cache_clear()
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"Tables (Parquet): {small_slices}"
+    assert {"Ids as arrays: own", "Ids of the changed text: changed"} < set(lines)
     assert max(map(len, lines[:-1])) <= 80

@@ -73,7 +73,7 @@ def test_a_batch_begins_with_what_is_read_before_every_text(few_slices, tmp_path
     assert tracker.table["nll"][-1] == pytest.approx(tables.track["nll"][-1], rel=1e-9)
 
 
-def test_nlls_that_are_missing_undefined_or_of_another_shape_are_refused(few_slices, tmp_path):
+def test_nlls_that_are_missing_undefined_negative_or_of_another_shape_are_refused(few_slices, tmp_path):
     tracker = recallkit.Tracker(slices=few_slices, out=tmp_path / "run")
     first, *others = tracker.batches(size=4)
     with pytest.raises(UserError, match=r"NLLs of the shape \(4, 65\) for ids of the shape \(4, 65\); give \(4, 64\)"):
@@ -85,11 +85,28 @@ def test_nlls_that_are_missing_undefined_or_of_another_shape_are_refused(few_sli
         tracker.log(1)
     for batch in (first, *others):
         tracker.add(batch, np.full(batch.ids[:, 1:].shape, np.nan if batch is first else 1.0))
-    with pytest.raises(UserError, match="its NLL at sequence 0, position 1 is inf"):
+    with pytest.raises(UserError, match="its NLL at sequence 0, position 1 is not finite"):
+        tracker.log(1)
+    for batch in (first, *others):
+        tracker.add(batch, np.full(batch.ids[:, 1:].shape, -1.0 if batch is first else 1.0))
+    with pytest.raises(UserError, match="log: log-probabilities, not NLLs; multiply by -1"):
         tracker.log(1)
     with pytest.raises(UserError, match="rank 2 of 2"):
         next(tracker.batches(2, 2))
     assert not (tmp_path / "run" / "track.parquet").exists()
+
+
+def test_nlls_that_stand_at_other_tokens_are_said_and_the_training_goes_on(home, tmp_path, capsys):
+    tracker = recallkit.Tracker(sample_tokens=3000, out=tmp_path)
+    recallkit.score("control:bigram", slices=tmp_path / "slices")
+    rows = np.zeros((12, 256), np.float32)
+    rows.flat[:3000] = pl.read_parquet(next((tmp_path / "slices/scores").glob("*.parquet")))["nll"].to_numpy()
+    for step, shift in enumerate((0, 1)):
+        for batch in tracker.batches():
+            tracker.add(batch, np.roll(rows[batch.first : batch.first + len(batch.ids)], shift, axis=1))
+        tracker.log(step)
+        assert ("its NLLs stand one token too late" in capsys.readouterr().err) == bool(shift)
+    assert tracker.table["step"].to_list() == [0, 1]
 
 
 def test_the_text_is_read_in_the_tokens_of_the_model(home, tmp_path):
