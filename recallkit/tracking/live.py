@@ -124,8 +124,7 @@ class Tracker(Shown):
 
     def add(self, batch: Batch, nlls: Any) -> None:
         """Takes the NLLs of a batch, a tensor or an array (b, t - 1) in nats: -ln p of each id but
-        the first of its sequence, given those before it. Raises UsageError for another
-        shape, and for log-probabilities."""
+        the first of its sequence, given those before it. Raises UsageError for another shape."""
         self._reading.add(batch, nlls)
 
     def log(self, step: int, model: Any = None) -> dict[str, float]:

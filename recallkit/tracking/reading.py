@@ -72,7 +72,7 @@ class Reading:
 
     def add(self, batch: Batch, nlls: Any) -> None:
         """Takes the NLLs (b, t - 1) of a batch, a tensor or an array: those of its ids but the first
-        of each sequence. Raises UsageError for another shape, and for log-probabilities."""
+        of each sequence. Raises UsageError for another shape."""
         values = _array(nlls)
         rows, length = batch.ids.shape
         if values.shape != (rows, length - 1):
@@ -80,10 +80,6 @@ class Reading:
             remedy = f"give ({rows}, {length - 1}): one for each id but the first of a sequence"
             raise UsageError(problem, where="add", remedy=remedy)
         values = values[:, len(self.prefix.ids) :]
-        is_predicted = self._is_predicted[batch.first : batch.first + rows]
-        if (values < -1e-3)[is_predicted].any():
-            problem = "some are negative: log-probabilities, not NLLs"
-            raise UsageError(problem, where="add", remedy="multiply by -1")
         # Undefined values must not look like missing ones.
         self.nll[batch.first : batch.first + rows] = np.where(np.isfinite(values), values, np.inf)
 
