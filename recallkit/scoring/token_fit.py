@@ -95,26 +95,17 @@ class TokenFit:
         spread = np.sqrt(max(0.0, self.squares / self.num_tokens - mean**2))
         early, noise = self.early[0] / self.early[1], _NOISE / np.sqrt(self.num_sequences)
         if self.largest <= 1 and mean < unigram / 4:
-            problem = "no number is above 1: probabilities, not NLLs"
-            remedy = "write -ln p"
+            problem, otherwise = "no number is above 1: probabilities, not NLLs", "write -ln p"
         elif mean > unigram and spread >= _LEAST_SPREAD:
-            problem = self._too_large(mean, unigram, "")
-            remedy = f"multiply bits by {UNITS['bits']:.4f}"
+            problem, otherwise = _too_large(mean, unigram, ""), _FROM_BITS
         elif early - noise > _MOST_EARLY and mean < _FALLS * early * unigram:
             places = f" over the first {_EARLY} tokens of a sequence"
-            problem = self._too_large(early * unigram, unigram, places)
-            remedy = f"multiply bits by {UNITS['bits']:.4f}"
+            problem, otherwise = _too_large(early * unigram, unigram, places), _FROM_BITS
         else:
             return
         statement = f'{{"unit": "nats"}} in {self.path.with_suffix(".json").name}'
-        remedy += f"; if these are nats, state so: {statement}"
+        remedy = f"{otherwise}; if these are nats, state so: {statement}"
         raise UserError(problem, where=self.path, remedy=remedy)
-
-    def _too_large(self, mean: float, unigram: float, places: str) -> str:
-        return (
-            f"a mean of {mean:.2f}{places} is too much for nats: tokens by their frequency alone "
-            f"have {unigram:.2f}; as bits it would be {mean * UNITS['bits']:.2f} nats"
-        )
 
     def _check_sign(self, rows: Rows, nll: np.ndarray) -> None:
         negative = np.flatnonzero(nll < -1e-3)
@@ -191,6 +182,17 @@ def place_of(rows: Rows, row: int) -> str:
     sequence = int(np.searchsorted(ends, row, side="right"))
     position = row - int(ends[sequence] - rows.lengths[sequence]) + 1
     return f"sequence {rows.first + sequence:,}, position {position:,}"
+
+
+_FROM_BITS = f"multiply bits by {UNITS['bits']:.4f}"
+
+
+def _too_large(mean: float, unigram: float, places: str) -> str:
+    return (
+        f"a mean of {mean:.2f}{places}, more than the {unigram:.2f} nats of tokens by their "
+        f"frequency alone: bits ({mean * UNITS['bits']:.2f} nats), or a model that does not know "
+        "this text"
+    )
 
 
 def unigram_surprisal(counts: np.ndarray) -> np.ndarray:

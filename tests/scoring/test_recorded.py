@@ -166,7 +166,10 @@ def _too_large(rows: np.ndarray) -> np.ndarray:
 
 
 WRONG = {
-    "bits": (lambda rows: rows / np.log(2), r"over the first 4 tokens of a sequence is too much for nats.*multiply bits by 0\.6931"),
+    "bits": (
+        lambda rows: rows / np.log(2),
+        r"over the first 4 tokens of a sequence, more than .*: bits \(.*; multiply bits by 0\.6931",
+    ),
     "log-probabilities": (lambda rows: -rows, r"sequence 0, position 1 has -.*: log-probabilities, not NLLs; multiply by -1"),
     "probabilities": (lambda rows: np.exp(-rows), "no number is above 1: probabilities, not NLLs; write -ln p"),
     "one late": (lambda rows: _shift(rows, 1), "its NLLs stand one token too late"),
