@@ -107,7 +107,8 @@ def test_the_table_has_the_figures_of_its_rows(tmp_path):
         ["m", "2 kB", ppl[1], "10.0", "25 (25 to 25)", "0.916", "0.400 (0.400 to 0.400)"],
         ["n", "–", ppl[2], "40.0", "100 (100 to 100)", "0.000", "0.000 (0.000 to 0.000)"],
     ]
-    assert "State: of one sequence after 9 ids. The size of a state is unknown where it cannot be carried, and of recorded NLLs." in table.caption
+    unknown = "The size of a state is unknown where it cannot be carried, and of recorded NLLs."
+    assert f"State: of one sequence after 9 ids. {unknown}" in table.caption
     sized = price_table(by_price.with_columns(state_bytes=1, state_ids=9))
     assert "cannot be carried" not in sized.caption
 
