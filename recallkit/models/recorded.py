@@ -29,7 +29,7 @@ def is_recorded(spec: str) -> bool:
     """Whether a model's name is a file of recorded NLLs: by its ending, whether or not it is there,
     and of tensors, which are weights as a rule, by one of that name."""
     path = Path(spec)
-    if path.suffix == ".safetensors":
+    if path.suffix == ".safetensors" and path.is_file():
         with contextlib.suppress(OSError, ValueError, AttributeError):
             return "nll" in safetensors_header(path)
     return path.suffix in (".npy", *TABLES) and not path.is_dir()

@@ -34,7 +34,7 @@ _RIGHT: Mapping[Which, tuple[bool, bool]] = {
 }
 """Which of the reference and the model are right on tokens of one kind."""
 
-_UNKNOWN = ("italic", "?", "unknown")
+_UNKNOWN = ("italic", "?", "unknown: its own tokens end elsewhere, or none is recorded")
 _HIT_STYLE = "bold underline"
 
 
