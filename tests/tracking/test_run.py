@@ -62,14 +62,15 @@ def test_mistakes_are_usage(run, few_slices):
 
 def test_a_repeated_command_scores_only_what_is_new(tiny_model, few_slices, tmp_path, capsys):
     """A checkpoint that is replaced is scored again with force; temporary names are passed over, with a note."""
-    source, checkpoints = tiny_model("llama"), tmp_path / "run"
+    source, checkpoints, slices = tiny_model("llama"), tmp_path / "run", tmp_path / "slices"
+    shutil.copytree(few_slices, slices, ignore=shutil.ignore_patterns("scores"))
     for name in ("checkpoint-0", "checkpoint-10.tmp"):
         shutil.copytree(source, checkpoints / name)
-    options = {"slices": few_slices, "counts": few_slices.parent / "counts.duckdb", "out": tmp_path / "out"}
+    options = {"slices": slices, "counts": few_slices.parent / "counts.duckdb", "out": tmp_path / "out"}
     pattern = str(checkpoints / "checkpoint-*")
     first = recallkit.track({"r": "control:recall"}, pattern, **options)
     assert f"{pattern}: 1 temporary name skipped" in capsys.readouterr().err
-    [scores] = (few_slices / "scores").glob("*checkpoint-0.*.parquet")
+    [scores] = (slices / "scores").glob("*checkpoint-0.*.parquet")
     before = scores.stat().st_mtime_ns
     (checkpoints / "checkpoint-10.tmp").rename(checkpoints / "checkpoint-10")
     second = recallkit.track({"r": "control:recall"}, pattern, **options)
