@@ -259,7 +259,8 @@ def gap(
         "prefixes": {
             name: manifests[name]["prefix"]["token"]
             for name in names
-            if manifests[name]["options"]["dtype"] is not None  # not of control models
+            # Of control models there is none, and of recorded NLLs it may not be stated.
+            if manifests[name]["options"]["dtype"] is not None or manifests[name]["prefix"]["reason"]
         },
         **({"reading": readings} if readings else {}),
         "inexact": {spec.shown: share for spec in specs if (share := count_inexact(spec, slices)) is not None},

@@ -227,7 +227,11 @@ def _say_what_is_taken(
     stated: Mapping[str, Any],
 ) -> None:
     """Notes on what the file does not state, and on float16."""
-    facts = {"unit": "its unit", "sequences_digest": "a digest of its ids"}
+    facts = {
+        "unit": "its unit",
+        "sequences_digest": "a digest of its ids",
+        "prefix": "what was read before them",
+    }
     unstated = [words for fact, words in facts.items() if fact not in stated]
     if unstated:
         mean = f"a mean of {fit.nats / fit.num_tokens:.2f} nats"

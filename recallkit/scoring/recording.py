@@ -41,9 +41,11 @@ UNITS = {"bits": float(np.log(2)), "log10": float(np.log(10))}
 def prefix_of(request: ModelRequest, tokenizer: TextTokenizer) -> Prefix:
     """What the model read before every sequence, if that is stated. Raises UserError for an id that
     the tokenizer does not have."""
-    number = facts_of(Path(request.spec)).get("prefix", -1)
-    if number < 0:
+    number = facts_of(Path(request.spec)).get("prefix")
+    if number is None:
         return NO_PREFIX
+    if number < 0:
+        return Prefix((), "", AS_RECORDED)
     if number >= tokenizer.vocab_size:
         problem = f"prefix {number} is no id of {tokenizer.name}"
         raise UserError(problem, where=request.name, remedy="give the id of the slices' tokenizer")

@@ -100,7 +100,7 @@ def plan_scores(
 
 def note_prefixes(plans: Sequence[ScoringPlan]) -> None:
     """Says so where models read different tokens before every sequence."""
-    models = [plan for plan in plans if kind_of(plan.request.spec).is_run]
+    models = [plan for plan in plans if kind_of(plan.request.spec).is_run or plan.request.prefix.reason]
     for line in other_prefixes({plan.model.shown: plan.request.prefix.token for plan in models}):
         console.note(line)
 

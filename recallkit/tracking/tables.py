@@ -116,8 +116,8 @@ def measure(
     }
     for name, figure in figures.items():
         row |= figure.row(name)
-    named = sums.take(np.arange(3, len(sums.keys)))
-    by_slice = _rows_by_slice(named, place, model, step) if len(named.keys) else None
+    followed = sums.take(np.arange(3, len(sums.keys)))
+    by_slice = _rows_by_slice(followed, place, model, step) if len(followed.keys) else None
     return Checkpoint(step, file, row, figures["gain"], by_slice)
 
 

@@ -42,6 +42,7 @@ SMALLEST = {
     "slicing": "--repeats 1 --only labels --tokens 500000",
     "start": "--repeats 1 --commands count",
     "table": "--quick --only reading gap counting scoring recall generation",
+    "token_fit": "--models zoo:hyena --tokens 3000",
     "tracker": "--tokens 3000 --repeats 1",
     "tracking": "--draws 2 --documents 10 --models control:bigram control:recall",
     "validity": "--quick",

@@ -312,10 +312,18 @@ def test_what_a_file_states_is_believed_and_what_it_does_not_is_said(slices, tmp
     recallkit.score({"stated": path}, slices=slices)
     assert "does not state" not in (said := capsys.readouterr().err)
     assert "stated: <|endoftext|> is read before every sequence (as its file says)\n" in said
+    np.save(tmp_path / "none.npy", nlls(slices))
+    (tmp_path / "none.json").write_text(json.dumps({"prefix": -1}))
+    np.save(tmp_path / "unstated.npy", nlls(slices))
+    models = {"none": tmp_path / "none.npy", "unstated": tmp_path / "unstated.npy", "stated": path}
+    shown = " ".join(str(recallkit.gap(models, slices=slices, out=tmp_path / "gap")).split())
+    assert "Read before every sequence: none nothing, stated <|endoftext|> (bos= makes them equal)" in shown
+    capsys.readouterr()
     np.save(tmp_path / "half.npy", grid(slices, nlls(slices)).astype(np.float16))
     summary = recallkit.score({"half": tmp_path / "half.npy"}, slices=slices)
     said = capsys.readouterr().err
-    assert "does not state its unit or a digest of its ids; its numbers fit these tokens, with a mean of 3." in said
+    unstated = "does not state its unit or a digest of its ids or what was read before them"
+    assert f"{unstated}; its numbers fit these tokens, with a mean of 3." in said
     assert "half: float16 has rounded each NLL, by up to 0.0039 nats" in said
     assert summary.frame["accuracy"].to_list() == [None]
     exact, rounded = nlls(slices), pl.read_parquet(slices / "scores/half.parquet")["nll"].to_numpy()
