@@ -97,7 +97,8 @@ def price_table(by_price: pl.DataFrame) -> Table:
     ids = " or ".join(f"{number:,}" for number in sorted({row["state_ids"] for row in rows} - {None}))
     caption = f"State: of one sequence after {ids} ids. " if ids else ""
     if None in by_price["state_bytes"]:
-        caption += "The size of a state is unknown where it cannot be carried, and of recorded NLLs. "
+        unknown = "where it cannot be carried, and of recorded NLLs"
+        caption += f"The size of a state is unknown {unknown}. "
     caption += (
         "Gain: p(token) on AR hits less p at the first occurrence of the same bigram. Loss: NLL above the reference's, nats per token. "
         f"Intervals: {resampled(rows[0])}."

@@ -168,7 +168,11 @@ def _token_counts(slices: Path, vocab_size: int) -> np.ndarray:
     return counts
 
 
-def _score_table(tokens: pa.Table, columns: Mapping[str, np.ndarray], schema: pa.Schema) -> pa.Table:
+def _score_table(
+    tokens: pa.Table,
+    columns: Mapping[str, np.ndarray],
+    schema: pa.Schema,
+) -> pa.Table:
     """Rows of a score file; without an argmax or a rank these are -1, and the context is that of
     whole sequences."""
     import pyarrow as pa
@@ -186,7 +190,12 @@ def _score_table(tokens: pa.Table, columns: Mapping[str, np.ndarray], schema: pa
     return pa.table(arrays, schema=schema)
 
 
-def _check_order(columns: Mapping[str, np.ndarray], tokens: pa.Table, path: Path, rows: Rows) -> None:
+def _check_order(
+    columns: Mapping[str, np.ndarray],
+    tokens: pa.Table,
+    path: Path,
+    rows: Rows,
+) -> None:
     """Raises UserError where a table's rows are not those of `tokens.parquet`, in its order."""
     for name in ("sequence", "position"):
         if name not in columns:
@@ -195,7 +204,8 @@ def _check_order(columns: Mapping[str, np.ndarray], tokens: pa.Table, path: Path
         other = np.flatnonzero(columns[name] != expected)
         if len(other):
             row = int(other[0])
-            problem = f"row {rows.start + row:,} has {name} {columns[name][row]}, not {expected[row]}"
+            number = f"{rows.start + row:,}"
+            problem = f"row {number} has {name} {columns[name][row]}, not {expected[row]}"
             remedy = "write the rows in the order of tokens.parquet: by sequence, then position"
             raise UserError(problem, where=path, remedy=remedy)
 

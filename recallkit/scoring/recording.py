@@ -94,7 +94,8 @@ def _metadata(path: Path) -> dict[str, Any]:
         if path.suffix in TABLES:
             schema = _dataset(path).schema
             metadata = schema.metadata or {}
-            facts = {name: metadata[name.encode()].decode() for name in FACTS if name.encode() in metadata}
+            stated = [name for name in FACTS if name.encode() in metadata]
+            facts = {name: metadata[name.encode()].decode() for name in stated}
             if "prefix" in schema.names:
                 facts["prefix"] = str(_one_value(path, "prefix"))
         elif path.suffix == ".safetensors":

@@ -58,7 +58,7 @@ class Tracker(Shown):
             tracker.add(batch, nlls_of(model, batch.ids))
         metrics = tracker.log(step)
 
-    The model reads `sample_tokens` of the built-in text, or a slice directory (`slices`) as a whole.
+    The model reads `sample_tokens` of the built-in text, or all of a slice directory (`slices`).
     Its weights are never asked for, so they may be sharded in any way. `track.parquet` in `out` is
     the table of `recallkit track`; `recallkit report OUT` draws it. Printed, a tracker says what
     `recallkit track` would say; `chart()` is the curve, from the second step on.
@@ -88,7 +88,7 @@ class Tracker(Shown):
     ) -> None:
         if slices is not None and (sample_tokens is not None or tokenizer is not None):
             where = "tokenizer" if sample_tokens is None else "sample_tokens"
-            remedy = "leave it out, or slice with it: `recallkit slice --tokenizer FILE --sample 20k`"
+            remedy = "leave it out, or slice with it: `recallkit slice --tokenizer F --sample 20k`"
             raise UsageError("slices are read as they are", where=where, remedy=remedy)
         if sample_tokens is not None and (type(sample_tokens) is not int or sample_tokens < 1):
             problem = f"{sample_tokens!r} is not a number of tokens"
@@ -100,7 +100,14 @@ class Tracker(Shown):
                 slices = _sample(folder, sample_tokens or SAMPLE_TOKENS, tokenizer)
             followed = parse_slices(names(slice), without=())
             scoring = ScoringOptions(device=device)
-            self._run = TrackedRun(Path(slices), folder, first, scoring, force=force, followed=followed)
+            self._run = TrackedRun(
+                Path(slices),
+                folder,
+                first,
+                scoring,
+                force=force,
+                followed=followed,
+            )
             if first is not None:
                 self._run.add_models({None: first})
             self._reading = Reading(self._run.slices, bos)
@@ -182,12 +189,15 @@ class Tracker(Shown):
         self._run.add(step, name, file)
         self._update()
         checkpoint = self._run.checkpoints[step]
-        metrics = {name: (checkpoint.row[column], scale) for name, (column, scale) in METRICS.items()}
+        metrics = {}
+        for name, (column, scale) in METRICS.items():
+            metrics[name] = checkpoint.row[column], scale
         of_slices = [] if checkpoint.by_slice is None else checkpoint.by_slice.to_dicts()
         for row in of_slices:
             metrics[f"recall/{row['slice']}/nll"] = row["nll"], 1.0
             metrics[f"recall/{row['slice']}/gain"] = row["gain"], 100.0
-        return {name: scale * value for name, (value, scale) in metrics.items() if value is not None}
+        known = {name: pair for name, pair in metrics.items() if pair[0] is not None}
+        return {name: scale * value for name, (value, scale) in known.items()}
 
     def _update(self) -> None:
         """Writes the tables of what is measured, and shows them from now on."""

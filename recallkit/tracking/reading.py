@@ -62,7 +62,8 @@ class Reading:
         the first."""
         if not 0 <= rank < world or size < 1:
             problem = f"rank {rank} of {world}, batches of {size}"
-            raise UsageError(problem, where="batches", remedy="give 0 <= rank < world, and size >= 1")
+            remedy = "give 0 <= rank < world, and size >= 1"
+            raise UsageError(problem, where="batches", remedy=remedy)
         number = -(-len(self._ids) // size)
         for place in range(rank, -(-number // world) * world, world):
             first = place % number * size

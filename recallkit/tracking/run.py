@@ -1,4 +1,4 @@
-"""The work of `track`: scores checkpoints that are not scored yet, and writes the tables by step."""
+"""The work of `track`: scores checkpoints that are not scored yet, writes the tables by step."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class TrackedRun:
             make_words(self.slices)
 
     def add_models(self, models: Mapping[int | None, ModelSpec]) -> None:
-        """Adds models by step; scores what is not scored already, all of it where the run is forced."""
+        """Adds models by step; scores what is not scored already, all where the run is forced."""
         plans = plan_scores(list(models.values()), self.slices, self.scoring, force=self.force)
         note_prefixes(plans)
         for plan in one_after_another(plans):

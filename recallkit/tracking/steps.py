@@ -79,7 +79,8 @@ def expand(pattern: ModelSpec) -> list[ModelSpec]:
     paths = sorted(glob.glob(pattern.location))  # noqa: PTH207 - absolute or relative
     complete = [path for path in paths if not _TEMPORARY.search(Path(path).name)]
     if len(complete) < len(paths):
-        events.note(f"{pattern.location}: {counted(len(paths) - len(complete), 'temporary name')} skipped")
+        skipped = counted(len(paths) - len(complete), "temporary name")
+        events.note(f"{pattern.location}: {skipped} skipped")
     return [replace(pattern, path=path, shown="") for path in complete]
 
 
