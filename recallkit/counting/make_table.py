@@ -13,6 +13,7 @@ from recallkit.counting.bigrams import CountedStream
 from recallkit.counting.table import NGRAM_HASHES, counts_id
 from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import artifacts, db
+from recallkit.storage.manifests import check_manifest
 from recallkit.storage.timings import KEY as TIMINGS
 from recallkit.storage.timings import Timings
 
@@ -132,14 +133,15 @@ def read_foreign_counts(path: Path) -> CountedStream:
     tokens, starts = np.unique(second[order], return_index=True)
     token_counts = np.add.reduceat(counts[order].astype(np.uint64), starts)
     keys = (first.astype(np.uint64) << np.uint64(32)) | second
-    facts = artifacts.footer_facts(path) if path.suffix == ".parquet" else None
+    facts = (artifacts.footer_facts(path) if path.suffix == ".parquet" else None) or {}
+    check_manifest(facts, path)
     return CountedStream(
         BigramRun(keys, counts.astype(np.uint64)),
         tokens.astype(np.uint32),
         token_counts,
         int(counts.sum()),
         0,
-        unseen=(facts or {}).get("unseen"),
+        unseen=facts.get("unseen"),
     )
 
 

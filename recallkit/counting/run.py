@@ -107,7 +107,9 @@ def import_counts(
     counted = make_table.read_foreign_counts(file)
     if num_tokens is not None:
         counted = replace(counted, num_tokens=num_tokens)
-    return make_table.write_counts(out, counted, {**result.stamp(), "tokenizer": described, "boundary": boundary, "only": None})
+    facts = {**result.stamp(), "tokenizer": described, "boundary": boundary, "only": None}
+    with result.journal():
+        return make_table.write_counts(out, counted, facts)
 
 
 def count_text(

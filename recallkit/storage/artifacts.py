@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.config import SCHEMA_VERSION, VERSION, home
 from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import given_files
+from recallkit.storage.manifests import Manifest, check_manifest
 from recallkit.storage.unfinished import MARK, NEW, PARTIAL, new_folder
 
 if TYPE_CHECKING:
@@ -119,6 +120,13 @@ def read_json(path: Path) -> dict[str, Any]:
     return without_digest(json_object(path), path)
 
 
+def read_list(path: Path) -> dict[str, Any]:
+    """The list of a result. Raises UserError if it is damaged, or not as recallkit writes it."""
+    facts = read_json(path)
+    check_manifest(facts, path, Manifest)  # of the others, those in the footers are read
+    return facts
+
+
 def json_object(path: Path) -> dict[str, Any]:
     """The JSON object in any file; an empty one if there is none that can be read. Raises UserError for a pipe, and for a huge file."""
     try:
@@ -132,16 +140,22 @@ def json_object(path: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def writing_members(listing: Path, names: Collection[str]) -> Iterator[Path]:
+def writing_members(
+    listing: Path,
+    names: Collection[str],
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[Path]:
     """Yields an empty folder. If the block succeeds, its files become members of the list `listing`, in the folder that this is in.
 
     The new list is the file of its name there, completed by the members. Old members are removed, then the list is renamed to its
     place, then the files: a reader meanwhile, or after a kill, finds members missing, never two runs mixed, and the same command makes
     the result again. `names`: the files that it can have; other members, such as exports, stay.
+    `check` may raise once no other process writes the list.
     """
     folder = listing.parent
     folder.mkdir(parents=True, exist_ok=True)
     with new_folder(listing, {listing.name, *names}) as new:
+        check()
         yield new
         members = {path.name: describe(path) for path in sorted(new.iterdir()) if path.name not in (MARK, listing.name)}
         facts, before = json_object(new / listing.name), json_object(listing).get(MEMBERS)
@@ -157,19 +171,25 @@ def writing_members(listing: Path, names: Collection[str]) -> Iterator[Path]:
         sync_folder(folder)
 
 
-def write_frames(tables: Any, folder: Path, manifest: Mapping[str, Any], timings: Mapping[str, Any] | None = None) -> list[Path]:
-    """Writes each polars frame of a dataclass to `folder`/FIELD.parquet with `manifest` (its `kind` set to FIELD); returns the files.
+def write_frames(
+    tables: Any,
+    folder: Path,
+    manifest: Mapping[str, Any],
+    timings: Mapping[str, Any] | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> list[Path]:
+    """Writes each polars frame of a dataclass to `folder`/FIELD.parquet with `manifest`; returns the files.
 
     They are the members of `folder`/manifest.json, which has the manifest and the timings. All are replaced together; a field that is
-    None has no file, and one of an earlier run is removed.
+    None has no file, and one of an earlier run is removed. `check`: see `writing_members`.
     """
     frames = {f"{field.name}.parquet": getattr(tables, field.name) for field in dataclasses.fields(tables)}
-    with writing_members(folder / MANIFEST, frames) as new:
+    with writing_members(folder / MANIFEST, frames, check) as new:
         write_json(new / MANIFEST, {**manifest, **({} if timings is None else {TIMINGS: timings})})
         for name, frame in frames.items():
             if frame is not None:
                 table = frame.to_arrow()
-                write_parquet(new / name, [table], table.schema, {**manifest, "kind": name.removesuffix(".parquet")})
+                write_parquet(new / name, [table], table.schema, dict(manifest))
     return [folder / name for name, frame in frames.items() if frame is not None]
 
 
@@ -183,7 +203,7 @@ def adding_members(folder: Path, names: Collection[str]) -> Iterator[Path]:
     for name in (MANIFEST, *names):
         check_replaceable(folder / name)
     with writing_members(listing, names) as new:
-        facts = read_json(listing) if listing.exists() else {"kind": "files", "schema_version": SCHEMA_VERSION}
+        facts = read_list(listing) if listing.exists() else {"kind": "files", "schema_version": SCHEMA_VERSION}
         (new / MANIFEST).write_text(json.dumps(facts), encoding="utf-8")
         yield new
 
@@ -201,8 +221,7 @@ def adding(path: Path) -> Iterator[Path]:
 
 def members(listing: Path) -> dict[str, Any]:
     """Name -> size and digest of the members that a list names; none if there is no list. Raises UserError if it is damaged."""
-    found = read_json(listing).get(MEMBERS) if listing.exists() else {}
-    return found if isinstance(found, dict) else {}
+    return dict(read_list(listing).get(MEMBERS, {})) if listing.exists() else {}
 
 
 @contextlib.contextmanager
@@ -249,7 +268,7 @@ def check_member(path: Path) -> Path | None:
     for listing in lists_beside(path):
         if not _names(listing, path.name):
             continue
-        facts = read_json(listing)
+        facts = read_list(listing)
         entry = facts.get(MEMBERS, {}).get(path.name)
         if entry is None:
             continue
@@ -371,6 +390,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if facts is None:
         raise UserError("a Parquet file without recallkit's manifest", where=path, remedy="make it with recallkit")
     check_schema_version(facts, path)
+    check_manifest(facts, path)
     if listing is None:
         names = " or ".join(listing.name for listing in lists_beside(path))
         raise UserError(f"in no list of a result ({names} is missing)", where=path, remedy=_AGAIN)
@@ -419,7 +439,7 @@ def manifest_options(path: Path, *, force: bool = False) -> dict[str, Any] | Non
     """
     given_files.check_folders(path)
     try:
-        return read_manifest(path)["options"] if path.exists() else None
+        return read_manifest(path).get("options", {}) if path.exists() else None
     except UserError:
         if force:
             return None

@@ -46,13 +46,22 @@ class Journal:
 
     `key` has every option and input that determines the output's bytes. A folder left by a run with the same key is
     resumed; one with another key is refused, because it may contain hours of work, and `force` discards it. Raises UserError
-    for that and for a folder in use.
+    for that and for a folder in use, and what `check` raises once no other process writes the output.
     """
 
     _lock_kind = fcntl.LOCK_EX
 
-    def __init__(self, target: Path, key: dict[str, Any], *, force: bool = False, patient: bool = False) -> None:
+    def __init__(
+        self,
+        target: Path,
+        key: dict[str, Any],
+        *,
+        force: bool = False,
+        patient: bool = False,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         self.target = target
+        self.check = check
         self.patient = patient
         self.folder = journal_folder(target)
         self.key = key
@@ -75,6 +84,11 @@ class Journal:
             self._load()
         except BaseException:
             os.close(self._lock)
+            raise
+        try:
+            self.check()
+        except BaseException:
+            self.__exit__()
             raise
         return self
 
@@ -233,8 +247,8 @@ def _write_once(path: Path, value: dict[str, Any]) -> None:
 class PartsJournal(Journal):
     """A journal of independent parts. With `shared`, other processes that also set it may write parts at the same time."""
 
-    def __init__(self, target: Path, key: dict[str, Any], *, force: bool = False, shared: bool = False) -> None:
-        super().__init__(target, key, force=force)
+    def __init__(self, target: Path, key: dict[str, Any], *, shared: bool = False, **more: Any) -> None:
+        super().__init__(target, key, **more)
         self.shared = shared
         self._lock_kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         self.parts = Parts(self.folder, _mark(key))

@@ -23,7 +23,7 @@ from recallkit import events
 from recallkit.config import SCHEMA_VERSION, VERSION
 from recallkit.errors import UserError
 from recallkit.storage import artifacts, db, schemas, unfinished
-from recallkit.storage.artifacts import MANIFEST
+from recallkit.storage.artifacts import MANIFEST, DamagedError
 from recallkit.storage.journal import Journal, PartsJournal, journal_folder, leftover
 
 if TYPE_CHECKING:
@@ -133,11 +133,19 @@ class Result:
 
     def journal(self) -> Journal:
         """The journal of the result's work while it is unfinished, part after part."""
-        return Journal(self.path, self.options, force=self.force)
+        return Journal(self.path, self.options, force=self.force, check=self._check_unclaimed)
 
     def parts(self, *, shared: bool = False, **more: Any) -> PartsJournal:
         """The same for parts that do not depend on each other; `more` determines their bytes, but not the result's numbers."""
-        return PartsJournal(self.path, {**self.options, **more}, force=self.force, shared=shared)
+        key = {**self.options, **more}
+        return PartsJournal(self.path, key, shared=shared, force=self.force, check=self._check_unclaimed)
+
+    def _check_unclaimed(self) -> None:
+        """Raises UserError if another process has made a result of other options since
+        `finished`."""
+        if not self.force and self.path.exists():
+            with contextlib.suppress(DamagedError):  # it is made again
+                self._check_options(self.read(self.path).get("options", {}))
 
     def stamp(self) -> dict[str, Any]:
         """The fields that every result's manifest has, by which finished work is found."""
@@ -146,26 +154,21 @@ class Result:
 
     def write_tables(self, tables: Any, facts: Mapping[str, Any], timings: Timings) -> None:
         """Writes each frame of a dataclass into the result's folder, stamped and with `facts`; see
-        `artifacts.write_frames`.
-
-        Raises UserError if a result of other options has come there since `finished`, as of a
-        command that ran at the same time.
-        """
-        if not self.force and self.listing is not None:
-            found = artifacts.json_object(self.listing).get("options")
-            if found is not None:
-                self._check_options(found)
-        artifacts.write_frames(tables, self.path.parent, {**self.stamp(), **facts}, timings.to_json())
+        `artifacts.write_frames`. Raises UserError as `writing` does."""
+        stamped = {**self.stamp(), **facts}
+        folder, took = self.path.parent, timings.to_json()
+        artifacts.write_frames(tables, folder, stamped, took, check=self._check_unclaimed)
 
     @contextlib.contextmanager
     def writing(self, manifest: Mapping[str, Any], timings: Timings) -> Iterator[Path]:
         """Yields an empty folder for the members; if the block succeeds, they replace the result, `manifest` and timings in their list.
 
-        See `artifacts.writing_members`. What the block adds to `manifest` and `timings` is in the list, too.
+        See `artifacts.writing_members`. What the block adds to `manifest` and `timings` is in the list, too. Raises UserError if a result
+        of other options has come there since `finished`, as of a command that ran at the same time.
         """
         assert self.listing is not None
         names = {path.name for path in (self.path, *self.others, *self.beside) if path.parent == self.path.parent}
-        with artifacts.writing_members(self.listing, names) as new:
+        with artifacts.writing_members(self.listing, names, self._check_unclaimed) as new:
             yield new
             artifacts.write_json(new / self.listing.name, {**manifest, artifacts.TIMINGS: timings.to_json()})
 

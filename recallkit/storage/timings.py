@@ -74,7 +74,7 @@ class Timings:
 def read_timings(path: Path, kind: str | None = None) -> dict[str, Any] | None:
     """The timings in a manifest file (of this `kind`); None if it is absent or damaged, or has none: nothing depends on timings."""
     with contextlib.suppress(UserError):
-        manifest = artifacts.read_json(path) if path.exists() else {}
+        manifest = artifacts.read_list(path) if path.exists() else {}
         if kind in (None, manifest.get("kind")):
             return manifest.get(KEY)
     return None

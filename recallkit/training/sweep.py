@@ -24,6 +24,7 @@ from recallkit.parallel import work
 from recallkit.parallel.job import Done
 from recallkit.storage import artifacts
 from recallkit.storage.given_files import check_regular
+from recallkit.storage.manifests import RunOutcome, check_manifest
 from recallkit.storage.result import Result, folder_of, table_files
 from recallkit.storage.timings import Timings
 from recallkit.synthetic.tasks import NOT_ASKED, make_examples
@@ -179,7 +180,11 @@ class Sweep:
         path = self._file(run)
         check_regular(path)
         try:
-            return artifacts.read_json(path) if path.exists() else None
+            if not path.exists():
+                return None
+            outcome = artifacts.read_json(path)
+            check_manifest(outcome, path, RunOutcome)
+            return outcome
         except UserError as error:
             problem = "damaged, or not the outcome of this run"
             raise UserError(problem, where=path, remedy="remove it: the same command makes it again") from error

@@ -131,7 +131,7 @@ def _check_folder(place: Path, names: list[str], found: Verified, facts: Facts) 
     named: set[str] = set()
     for listing in [place / name for name in names if name.endswith(".json") and artifacts.is_stamped(place / name)]:
         with found.reading(listing):
-            content = artifacts.read_json(listing)
+            content = artifacts.read_list(listing)
             members = content.get(artifacts.MEMBERS, {})
             named |= {listing.name, *members}
             for path in (place / name for name in members):
