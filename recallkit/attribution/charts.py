@@ -332,7 +332,7 @@ def _by_threshold(comparison: Comparison) -> list[Figure]:
                 ends = {"low": row[f"{name}_ci_low"], "high": row[f"{name}_ci_high"]}
                 point = {"model": row["model"], "x": row["threshold"], "y": row[name], "panel": panel}
                 points.append({**point, **ends, "at": at, "shown": f"{percent(row[name])} ({within})"})
-    if len({point["x"] for point in points}) < 2:
+    if len({point["x"] for point in points}) < 2 or not comparison.has_counts:
         return []
     facts = comparison.manifest["slices"]
     marks = {facts["max_count"]: "the threshold used here", papers_count(facts["counts"]["num_tokens"]): "the papers' rate"}

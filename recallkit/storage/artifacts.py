@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.config import SCHEMA_VERSION, VERSION, home
 from recallkit.errors import UserError, lacks_resources
-from recallkit.storage import given_files
+from recallkit.storage import given_files, schemas
 from recallkit.storage.manifests import Manifest, check_manifest
 from recallkit.storage.unfinished import MARK, NEW, PARTIAL, new_folder
 
@@ -385,12 +385,13 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         listing = check_member(path)
         facts = footer_facts(path)
+        if facts is None:
+            raise UserError("a Parquet file without recallkit's manifest", where=path, remedy="make it with recallkit")
+        check_schema_version(facts, path)
+        check_manifest(facts, path)
+        schemas.check_columns(path, facts.get("kind"))
     except FileNotFoundError as error:  # it was being replaced
         raise UserError("was replaced while it was read", where=path, remedy="run this again") from error
-    if facts is None:
-        raise UserError("a Parquet file without recallkit's manifest", where=path, remedy="make it with recallkit")
-    check_schema_version(facts, path)
-    check_manifest(facts, path)
     if listing is None:
         names = " or ".join(listing.name for listing in lists_beside(path))
         raise UserError(f"in no list of a result ({names} is missing)", where=path, remedy=_AGAIN)

@@ -1,8 +1,10 @@
-"""The columns of every table of ours, in one place. That a table has them, its digest and the schema version vouch for (`artifacts`)."""
+"""The columns of every table of ours, in one place, checked wherever a table is read (`artifacts.read_manifest`)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from recallkit.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -224,6 +226,42 @@ def arrow_schema(layout: str) -> pa.Schema:
         return nested[outer](pa.type_for_alias(inner)) if inner else pa.type_for_alias(name)
 
     return pa.schema([pa.field(name, arrow_type(column.type), nullable=column.nullable) for name, column in LAYOUTS[layout].items()])
+
+
+def check_columns(path: Path, kind: str | None) -> None:
+    """Raises UserError unless a Parquet file has the columns of its table in a result of this kind,
+    each of its family."""
+    import pyarrow.parquet as pq
+
+    table = f"{kind}/{path.stem}"
+    columns = LAYOUTS.get(table if table in LAYOUTS else str(kind), {})
+    schema = pq.read_schema(path)
+    for name, column in columns.items():
+        place = schema.get_field_index(name)  # -1 also of a name that several columns have
+        if place < 0 or not _fits(schema.field(place).type, column):
+            problem = f"its column {name} is missing or of another type"
+            raise UserError(problem, where=path, remedy="make it again with --force")
+
+
+def _fits(type_: pa.DataType, column: Column) -> bool:
+    """Whether a column of an Arrow type can be read as one of a layout."""
+    from pyarrow import types
+
+    if types.is_dictionary(type_):
+        return _fits(type_.value_type, column)
+    if types.is_null(type_):  # of nulls alone
+        return column.nullable
+    if column.family == "text":
+        tests = [types.is_string, types.is_large_string, types.is_string_view]
+    elif column.family == "flag":
+        tests = [types.is_boolean]
+    elif column.family.startswith("list"):
+        tests = [types.is_list, types.is_large_list]
+    elif column.family == "whole" or "int" in column.family:
+        tests = [types.is_integer]
+    else:
+        tests = [types.is_floating, types.is_integer]
+    return any(test(type_) for test in tests)
 
 
 def frame_of(layout: str, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:

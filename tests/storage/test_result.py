@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from recallkit.errors import UserError
-from recallkit.storage import artifacts, manifests
+from recallkit.storage import artifacts, manifests, schemas
 from recallkit.storage.result import MANIFEST, Result, folder_of, read_tables
 from recallkit.storage.timings import Timings
 
@@ -23,6 +23,7 @@ TABLE = pa.table({"a": [1]})
 @pytest.fixture(autouse=True)
 def _kinds_without_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifests, "KINDS", {})
+    monkeypatch.setattr(schemas, "LAYOUTS", {})
 
 
 def write(result: Result) -> None:
