@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-_MOST = 1 << 63
-"""Whole numbers of a manifest are smaller, as those of tables are."""
+_MOST = 1 << 64
+"""Whole numbers of a manifest are not larger, as those of tables are."""
 
 FileName = NewType("FileName", str)
 """The name of a file without a folder."""
@@ -680,7 +680,7 @@ def _layouts(record: type) -> Mapping[str, tuple[Any, bool]]:
 
 def _is_plain(value: Any, layout: Any) -> bool:
     """Whether a value that has no parts, or should have none, is of a type."""
-    is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST
+    is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MOST
     if layout in (int, float):
         return is_whole or (layout is float and isinstance(value, float))
     if layout is FileName:

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from recallkit.attribution.comparison import Comparison, read_comparison
 from recallkit.attribution.tables import attribute_gap
-from recallkit.config import SCHEMA_VERSION
 from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts
 from recallkit.storage.schemas import arrow_schema
+from tests.planted import gap_manifest, labels_manifest, scores_manifest
 from tests.slicing.references import label_bigrams_reference
 
 Token = tuple[int, int, str, int | None, int]
@@ -77,16 +77,15 @@ class Corpus:
         for row, token in enumerate(tokens):
             if token[1] == 1 and row - self._starts[-1] >= rows_per_group:
                 self._starts.append(row)
+        known = {"tokens": 0, "ar_hits": 0, "of_ar_hits": 0, "ngrams": {}}
         manifest = {
-            "kind": "tokens",
             "num_sequences": len({token[0] for token in tokens}),
             "seq_len": seq_len,
-            "boundary": "window",
             "max_count": max_count,
-            "counts": {"id": "c", "num_tokens": 1000},
-            "in_training": {"tokens": 0} if in_training else None,
+            "in_training": known if in_training else None,
         }
-        self.path = self._write("tokens", "tokens", self.rows, {**manifest, **facts})
+        facts = labels_manifest(**{**manifest, **facts})
+        self.path = self._write("tokens", "tokens", self.rows, facts)
 
     def score(self, model: str, nlls: Any, **facts: Any) -> Path:
         """Writes the NLLs of every token under a model; `facts`: of the manifest."""
@@ -96,8 +95,7 @@ class Corpus:
             {"sequence": row["sequence"], "position": row["position"], "nll": nll, **unknown}
             for row, nll in zip(self.rows, values, strict=True)
         ]
-        manifest = {"kind": "scores", "model": model, **facts}
-        return self._write(f"scores/{model}", "scores", rows, manifest)
+        return self._write(f"scores/{model}", "scores", rows, scores_manifest(model, **facts))
 
     def _write(self, name: str, layout: str, rows: list[dict[str, Any]], facts: dict[str, Any]) -> Path:
         table, path = (
@@ -106,8 +104,7 @@ class Corpus:
         )
         ends = [*self._starts[1:], len(rows)]
         parts = [table.slice(start, end - start) for start, end in zip(self._starts, ends, strict=True)]
-        common = {"schema_version": SCHEMA_VERSION, "sequences_digest": "d", "num_rows": len(rows)}
-        artifacts.write_parquet(path, parts, table.schema, {**common, **facts})
+        artifacts.write_parquet(path, parts, table.schema, {"num_rows": len(rows), **facts})
         return path
 
 
@@ -201,14 +198,11 @@ def compared(
     first, *others = scores.values()
     requested = parse_slices(slices)
     tables = attribute_gap(labels, first, others, slices=requested)
-    manifest = {
-        "schema_version": SCHEMA_VERSION,
-        "reference": "ref",
-        "models": list(models),
-        "slice": [slice_.given for slice_ in requested],
-        "slices": artifacts.read_manifest(labels),
-        "prefixes": {},
-        "inexact": {},
-    }
-    artifacts.write_frames(tables, folder / "gap", {**manifest, "kind": "gap"})
+    manifest = gap_manifest(
+        "ref",
+        list(models),
+        slice=[slice_.given for slice_ in requested],
+        slices=artifacts.read_manifest(labels),
+    )
+    artifacts.write_frames(tables, folder / "gap", manifest)
     return read_comparison(folder / "gap")

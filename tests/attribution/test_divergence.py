@@ -15,6 +15,7 @@ from recallkit.attribution.divergence import QUANTILES, divergence_table, diverg
 from recallkit.report import words
 from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts, schemas
+from tests.planted import scores_manifest
 
 FAR = "far=distance > 20"
 MODELS = {"thrice": 3, "twice": 2, "same": 1, "half": 0.5}
@@ -24,11 +25,9 @@ def planted(slices: Path, folder: Path, name: str, kl: np.ndarray, agrees: np.nd
     """A file of these divergences."""
     keys, schema = pl.read_parquet(slices / "tokens.parquet", columns=["sequence", "position"]), schemas.arrow_schema("divergence")
     columns = [*(keys[name].to_arrow() for name in keys.columns), pa.array(kl.astype(np.float32)), pa.array(agrees)]
-    facts = {
-        "kind": "divergence",
-        "model": name,
-        "sequences_digest": artifacts.read_manifest(slices / "tokens.parquet")["sequences_digest"],
-    }
+    labels = artifacts.read_manifest(slices / "tokens.parquet")
+    same = {field: labels[field] for field in ("sequences_digest", "num_rows")}
+    facts = scores_manifest(name, kind="divergence", **same)
     artifacts.write_parquet(folder / f"{name}.parquet", [pa.Table.from_arrays(columns, schema=schema)], schema, facts)
     return folder / f"{name}.parquet"
 

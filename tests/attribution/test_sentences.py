@@ -13,6 +13,7 @@ import pytest
 
 from recallkit.attribution.answer import in_short
 from tests.attribution.corpus import Model, compared
+from tests.planted import TOKENIZER
 
 # Of (2 hits + 5 others) / 8 tokens: ln 2.5 = 0.9163 nats on each hit, as many on all others together, of which one is repeated.
 HALF = Model(0.2, other=2 * math.log(2.5) / 5)
@@ -119,7 +120,7 @@ ONE = {
         "all repeated bigrams carry 100 %.",
     ),
     "no better than uniform": (
-        Model(0.001, 0.001, 6), {"tokenizer": {"vocab_size": 1000}},
+        Model(0.001, 0.001, 6), {"tokenizer": TOKENIZER | {"vocab_size": 1000}},
         f"{REF}, m with 0.1 % (0.1 %): m retains 0.0 % of ref's recall (0 to 0). {HITS} m is 6.21 nats behind (6.21 to 6.21). "
         "Over all tokens the difference is 5.879 nats per token (5.879 to 5.879); no share of it is meaningful: "
         "the model predicts no better than a uniform guess.",

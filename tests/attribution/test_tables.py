@@ -18,6 +18,7 @@ from recallkit.measure.labelled import CLUSTERS
 from recallkit.slicing.definitions import parse_slices
 from tests.attribution.corpus import Corpus, random_corpus
 from tests.attribution.oracle import EVERY, RESAMPLES, Oracle
+from tests.planted import TOKENIZER
 
 REQUESTED = ["copy:k3", "far=distance > 3 AND source <> 'b'", "none=token < 0"]
 SLICES = {
@@ -169,7 +170,7 @@ def test_why_a_share_is_void(tmp_path, case):
     hits, others, documents, with_hits, of_hits, of_others = NOTES[case]
     back = [None, 1]
     tokens = [(d, p + 1, "web", back[p] if d < with_hits else None, 5) for d in range(documents) for p in (0, 1)]
-    corpus = Corpus(tmp_path, tokens, tokenizer={"vocab_size": 10_000})
+    corpus = Corpus(tmp_path, tokens, tokenizer=TOKENIZER | {"vocab_size": 10_000})
     model = [5.0 + (others, hits)[p][d % 2] for d in range(documents) for p in (0, 1)]
     paths = corpus.score("reference", [5.0] * 2 * documents), corpus.score("model", model)
     tables = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=100)

@@ -11,6 +11,7 @@ from recallkit.attribution.charts import figures
 from recallkit.attribution.view import look, shown_tables
 from recallkit.display import console
 from tests.attribution.corpus import Model, compared
+from tests.planted import COUNTS
 
 HALF, AHEAD = Model(0.2, other=0.3665), Model(0.8, other=-0.188)
 EQUAL = Model(0.2, other=-0.3665, other_spread=1)
@@ -213,8 +214,7 @@ def test_counts_of_other_text_are_warned_of(tmp_path, held_out, error, is_warned
     Two standard errors less they are 0.19 or 0.163, where half as much again as those of 0.1 is 0.167; of one document nothing is known.
     """
     unseen = {"share": 0.2, "standard_error": error, "bigrams": 90, "documents": 10}
-    counts = {
-        "id": "c",
+    counts = COUNTS | {
         "num_tokens": 10_000,
         "unseen": held_out and {"share": held_out, "bigrams": 1000, "documents": 30},
     }

@@ -70,9 +70,12 @@ def label_group(rng: np.random.Generator, first: int, num_sequences: int) -> dic
         "context_class": np.where(repeated, 0, np.where(rng.random(shape) < 0.7, 1, 2)).astype(np.int32).ravel(),
         "distance": distance.ravel(),
         "first_distance": origin.ravel(),
+        "occurrences": repeated.ravel().astype(np.int32),
         "match_length": match_length.ravel(),
+        "overwritten": np.zeros(repeated.size, bool),
         "train_count": counts.ravel(),
         "ar_hit": (repeated & (counts <= MAX_COUNT)).ravel(),
+        "in_training": np.zeros(repeated.size, np.int8),
     }
 
 
@@ -80,16 +83,16 @@ def write_corpus(folder: Path, num_sequences: int, num_models: int) -> None:
     """tokens.parquet and scores/0.parquet (the reference), scores/1.parquet ... in the layout of the real stages."""
     import pyarrow as pa
 
-    from recallkit.config import SCHEMA_VERSION
     from recallkit.slicing.labels import PARQUET_OPTIONS
     from recallkit.storage.artifacts import write_parquet
+    from tests.planted import COUNTS, labels_manifest, scores_manifest
 
     rng = np.random.Generator(np.random.PCG64(0))
     starts = range(0, num_sequences, SEQUENCES_PER_GROUP)
     groups = [label_group(rng, first, min(SEQUENCES_PER_GROUP, num_sequences - first)) for first in starts]
     for before, group in itertools.pairwise(groups):
         group["document"] += before["document"][-1] + 1
-    common = {"schema_version": SCHEMA_VERSION, "sequences_digest": DIGEST, "num_rows": num_sequences * SEQ_LEN}
+    common = {"sequences_digest": DIGEST, "num_rows": num_sequences * SEQ_LEN}
     names = pa.array(SOURCES)
 
     def labels(group: dict[str, np.ndarray]) -> pa.Table:
@@ -101,14 +104,22 @@ def write_corpus(folder: Path, num_sequences: int, num_models: int) -> None:
     def scores(group: dict[str, np.ndarray], model: int) -> pa.Table:
         behind = np.where(group["ar_hit"], 0.4 + 0.3 * model, 1 + 0.02 * model)
         nll = (rng.gamma(1.2, 2.0, behind.size) * behind).astype(np.float32)
-        return pa.table({"sequence": group["sequence"], "position": group["position"], "nll": nll})
+        unknown = {name: np.zeros(behind.size, np.int32) for name in ("argmax", "rank", "context")}
+        places = {name: group[name] for name in ("sequence", "position")}
+        return pa.table({**places, "nll": nll, **unknown, "exact": np.ones(behind.size, bool)})
 
-    manifest = {"kind": "tokens", "num_sequences": num_sequences, "seq_len": SEQ_LEN, "boundary": "window", "max_count": MAX_COUNT}
+    manifest = labels_manifest(
+        **common,
+        num_sequences=num_sequences,
+        seq_len=SEQ_LEN,
+        max_count=MAX_COUNT,
+        counts=COUNTS | {"num_tokens": 10**9},
+    )
     write_parquet(
         folder / "tokens.parquet",
         map(labels, groups),
         labels(groups[0]).schema,
-        {**common, **manifest, "counts": {"id": DIGEST, "num_tokens": 10**9}},
+        manifest,
         **PARQUET_OPTIONS,
     )
     for model in range(num_models):
@@ -116,7 +127,7 @@ def write_corpus(folder: Path, num_sequences: int, num_models: int) -> None:
             folder / f"scores/{model}.parquet",
             (scores(group, model) for group in groups),
             scores(groups[0], model).schema,
-            {**common, "kind": "scores", "model": str(model)},
+            scores_manifest(str(model), **common),
             use_dictionary=["sequence", "position"],
             column_encoding={"nll": "BYTE_STREAM_SPLIT"},
         )

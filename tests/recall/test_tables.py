@@ -7,10 +7,12 @@ import pytest
 
 from recallkit.recall.tables import compare_recall, write_documents
 from recallkit.recall.view import answers_table, depth_tables
+from tests.planted import TOKENIZER
 
 
 def manifest(dropped: int) -> dict:
-    return {"options": ASKED, "num_dropped": dropped, "comparable": False, "tokenizer": {"name": "t"}}
+    facts = {"model": "m", "num_rows": 20, "num_dropped": dropped, "comparable": False}
+    return {"kind": "recall documents", "options": ASKED, **facts, "tokenizer": TOKENIZER}
 
 
 ASKED = {"task": "fda", "version": 1, "prompt": "standard", "cut": "left"}

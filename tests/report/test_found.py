@@ -9,7 +9,14 @@ import pytest
 
 from recallkit.errors import UserError
 from recallkit.report.write import find_results
+from recallkit.storage import manifests, schemas
 from recallkit.storage.artifacts import write_parquet
+
+
+@pytest.fixture(autouse=True)
+def _kinds_without_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "KINDS", {})
+    monkeypatch.setattr(schemas, "LAYOUTS", {})
 
 
 def put(folder: Path, kind: str, named: str | None = None) -> Path:

@@ -35,8 +35,10 @@ def evaluations(words, tmp_path_factory):
         files[model, "fda"] = folder / "evals" / "documents" / f"{number}.parquet"
         write_documents(files[model, "fda"], documents(model, right), manifest(3))
     recall = compare_recall(files)
-    rows = {"fda": {"origin": "fda.jsonl", "note": ""}}
-    facts = {"models": list(contained), "kind": "recall", "tasks": ["fda-v1"], "options": {"models": ["a", "b"]}, "rows": rows}
+    named = {"reference": REFERENCE, "models": list(contained), "tasks": ["fda-v1"]}
+    rows = {"fda": {"origin": "fda.jsonl", "digest": "d", "note": ""}}
+    options = {"reference": "a", "models": ["a", "b"], "tasks": ["fda-v1"]}
+    facts = {"kind": "recall", "options": options, **named, "rows": rows, "contexts": {}, "limit": None}
     artifacts.write_frames(recall, folder / "evals" / "compared" / "fda-v1", facts)
     mqar, _ = evaluate_mqar([REFERENCE, MODELS[0]], [4, 8], folder / "mqar", MqarOptions(seq_len=64, samples=12, batch_tokens=1024))
     profile = profile_slices(words, folder / "profile")

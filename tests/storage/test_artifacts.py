@@ -214,7 +214,7 @@ def test_equal_results_have_equal_digests_whatever_time_they_took(tmp_path):
     tables = dataclasses.make_dataclass("Tables", ["gap"])(table)
     timings = [{"seconds": seconds, "stages": {}} for seconds in (1.0, 2.0)]
     for name, took in zip("xy", timings, strict=True):
-        artifacts.write_frames(tables, tmp_path / name, {"kind": "gap"}, took)
+        artifacts.write_frames(tables, tmp_path / name, {"kind": "numbers"}, took)
     x, y = (artifacts.read_json(tmp_path / name / "manifest.json") for name in "xy")
     assert (x.pop("timings"), y.pop("timings")) == tuple(timings)
     assert x == y
@@ -226,10 +226,10 @@ def test_a_table_of_a_result_that_is_replaced_and_an_export_beside_it(tmp_path):
     """Tables that the new result has no more are removed; exports, other members, stay; what no list names is never replaced."""
     tables = dataclasses.make_dataclass("Tables", ["gap", "by_overlap"])
     frame = pl.DataFrame({"a": [1]})
-    artifacts.write_frames(tables(frame, frame), tmp_path, {"kind": "gap"})
+    artifacts.write_frames(tables(frame, frame), tmp_path, {"kind": "numbers"})
     with artifacts.adding_members(tmp_path, ["gap.md"]) as new:
         (new / "gap.md").write_text("a table")
-    artifacts.write_frames(tables(frame, None), tmp_path, {"kind": "gap"})
+    artifacts.write_frames(tables(frame, None), tmp_path, {"kind": "numbers"})
     assert {path.name for path in tmp_path.iterdir()} == {"gap.parquet", "gap.md", "manifest.json"}
     assert set(artifacts.members(tmp_path / "manifest.json")) == {"gap.parquet", "gap.md"}
     (tmp_path / "gap.tex").write_text("mine")
