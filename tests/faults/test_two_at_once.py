@@ -99,3 +99,31 @@ def test_the_second_process_is_told_and_the_first_is_not_disturbed(run, text, sm
         assert visible(tmp_path) == before
     with Journal(target, {"first": "of two"}) as first:
         assert first.state == {"hours": "of work"}
+
+
+COMPARES_MEANWHILE = """
+from pathlib import Path
+
+import torch
+
+from recallkit import attribution
+
+
+def load(request):
+    attribution.gap("control:recall", ["control:unigram"], Path({slices!r}), Path({out!r}))
+    return torch.nn.Embedding(request.vocab_size, request.vocab_size)
+"""
+
+
+def test_of_two_comparisons_in_one_folder_the_later_is_refused_and_its_scores_stay(run, small_slices, tmp_path):
+    slices, out = shutil.copytree(small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("gap")), tmp_path / "g"
+    (tmp_path / "mine.py").write_text(COMPARES_MEANWHILE.format(slices=str(slices), out=str(out)))
+    model = f"{tmp_path / 'mine.py'}:load"
+    done = run("gap", "control:recall", model, "--slices", slices, "-o", out)
+    assert done.returncode == 1, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"recallkit: {out / 'gap.parquet'}: already made with other options (differs in models)")
+    assert read_comparison(out).models == ["control:unigram"]
+    again = run("gap", "control:recall", model, "--slices", slices, "-o", tmp_path / "other")
+    assert again.returncode == 0, again.stderr
+    assert f"{scoring.score_path(slices, model)} is complete: reused" in again.stderr

@@ -170,6 +170,20 @@ def test_options_that_are_not_ours_are_another_question(tmp_path):
     assert folder_of(tmp_path, ["mamba"], {"models": ["a"]}) != tmp_path / "mamba"
 
 
+@pytest.mark.parametrize("work", ["parts", "journal"])
+def test_work_does_not_begin_where_a_result_came_meanwhile(result, work):
+    """The second of two commands at once asks before the first is done, and begins when it is."""
+    other = dataclasses.replace(result, options={"seed": 2, "of": [1, 2]})
+    assert other.finished() is None
+    write(result)
+    with pytest.raises(UserError, match=r"already made with other options \(differs in seed\)"), getattr(other, work)():
+        pytest.fail("it began")
+    assert result.is_complete()
+    assert not [path for path in result.path.parent.iterdir() if path.name.startswith(".")]
+    with getattr(dataclasses.replace(other, force=True), work)():
+        pass
+
+
 def test_a_result_that_came_meanwhile_is_not_replaced(tmp_path):
     """Two commands at once choose one name: the second to end is refused."""
     first, second = ({"models": [place]} for place in ("a/mamba", "b/mamba"))
