@@ -106,9 +106,7 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
     with artifacts.unchanged(folder / artifacts.MANIFEST):
         manifest, tables = artifacts.read_manifest(folder / "gap.parquet"), read_tables(GapTables, folder)
     totals = tables.gap.filter((pl.col("source") == "ALL") & (pl.col("slice") == "all")).unique("model", keep="first", maintain_order=True)
-    names = {manifest["reference"], *manifest["models"]}
-    in_tables = {*totals["reference"], *totals["model"]}
-    if any(names != {*some} for some in (in_tables, manifest["score_files"], manifest["scores"])):
+    if {*totals["reference"], *totals["model"]} != {*manifest["scores"]}:
         problem = "its manifest is of other models than its tables"
         raise UserError(problem, where=folder, remedy="make it again with --force")
     return Comparison(

@@ -12,13 +12,14 @@ import textwrap
 import types
 import typing
 from functools import cache
+from itertools import chain
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NewType, NotRequired, TypedDict
 
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 _MOST = 1 << 64
@@ -627,6 +628,14 @@ KINDS: Mapping[str, type] = {
 }
 """Kind of a manifest -> its fields; of any other kind those of `OtherResult`."""
 
+_MODELS: Mapping[type, Callable[[Mapping[str, Any]], Sequence[Any]]] = {
+    Gap: lambda of: [{of["reference"], *of["models"]}, {*of["score_files"]}, {*of["scores"]}],
+    Track: lambda of: [len(of[name]) for name in ("models", "sources", "score_files", "scores")],
+    Intervene: lambda of: [{*of["models"]}, {*of["scores"]}],
+    Mqar: lambda of: [{*of["models"]}, {*of["of_models"]}],
+}
+"""The models that the fields of a manifest are of, or their number: the same of each."""
+
 # -------------------------------------------------------------------------------------------- check
 
 
@@ -635,8 +644,15 @@ def check_manifest(facts: Mapping[str, Any], path: Path, layout: type | None = N
     `layout`."""
     kind = facts.get("kind")
     fields = layout or KINDS.get(kind if isinstance(kind, str) else "", OtherResult)
-    for problem in _problems(facts, fields, ""):
+    for problem in chain(_problems(facts, fields, ""), _disagreements(facts, fields)):
         raise UserError(problem, where=path, remedy="make it again with --force")
+
+
+def _disagreements(facts: Mapping[str, Any], fields: type) -> Iterator[str]:
+    """What fields say of each other that cannot be, where each has its type."""
+    first, *others = _MODELS[fields](facts) if fields in _MODELS else [None]
+    if any(other != first for other in others):
+        yield "the manifest fields are of different models"
 
 
 def _problems(value: Any, layout: Any, field: str) -> Iterator[str]:
