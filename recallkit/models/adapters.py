@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 
-_NOT_MERGED = ("megatron_config", "alora_invocation_tokens", "arrow_config")
-"""Entries of a LoRA's configuration: code that is imported by its name, and adapters that depend on the text."""
+_NOT_MERGED = ("megatron_config", "alora_invocation_tokens", "arrow_config", "adapters", "shadow_model")
+"""Entries of a configuration: code that is imported by its name, adapters that depend on the text, and further models."""
 
 _TOLERANCE = 1e-3
 """Relative to the largest logit: merging changes float32 logits by some 1e-6 of it."""

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import registry
+from recallkit.display import console
 from recallkit.errors import UserError
-from recallkit.models import adapters, checkpoint_files, fla, native_model, published
+from recallkit.models import adapters, checkpoint_files, fla, foreign_code, native_model, published
 from recallkit.models.architecture import check_foreign
 from recallkit.models.checkpoint_files import TOKENIZER_FILES, quantisation
 from recallkit.models.devices import (
@@ -116,7 +117,7 @@ def identify(request: ModelRequest) -> str:
     """
     if adapter := find_adapter(request.spec):
         return artifacts.digest_json([adapters.identify(adapter), identify(_base_request(adapter, request))])
-    read_config(request.spec)
+    _checked_config(request)
     path = Path(request.spec)
     if path.is_file():
         return artifacts.digest_weights(path)
@@ -140,8 +141,9 @@ def facts(request: ModelRequest) -> ModelFacts | None:
     if (adapter := find_adapter(request.spec)) is not None:
         base = facts(_base_request(adapter, request))
         return None if base is None else replace(base, vocab_size=None)
-    config, model = read_config(request.spec), None
+    config, model = _checked_config(request), None
     if not (published.is_layout(config) or request.trust_remote_code):
+        foreign_code.ignore_kernels()
         with quiet_transformers():
             model = _made_without_weights(request.spec, config)
     dtype = _configured_dtype(config)
@@ -175,16 +177,21 @@ def own_tokenizer(spec: str) -> str | None:
 
 
 def code_files(request: ModelRequest) -> list[str]:
-    """The code files of a checkpoint that this request allows to run: names in its folder, or REPOSITORY--NAME."""
+    """The code of a checkpoint that this request allows to run.
+
+    Files in its folder, REPOSITORY--NAME, and what its config names beside them, as it does.
+    """
     if not request.trust_remote_code:
         return []
     if adapter := find_adapter(request.spec):
         return code_files(_base_request(adapter, request))
     path = Path(request.spec)  # loading reports what cannot be read
-    config = path / "config.json" if path.exists() else hub_file(request.spec, "config.json")
-    named = artifacts.json_object(config).get("auto_map")
+    place = path / "config.json" if path.exists() else hub_file(request.spec, "config.json")
+    config = artifacts.json_object(place)
+    named = config.get("auto_map")
     classes = [named.get(kind) for kind in ("AutoConfig", "AutoModelForCausalLM")] if isinstance(named, dict) else []
-    return sorted({f"{name.rpartition('.')[0]}.py" for name in classes if isinstance(name, str)})
+    files = {f"{name.rpartition('.')[0]}.py" for name in classes if isinstance(name, str)}
+    return sorted(files.union(foreign_code.named_code(config)))
 
 
 def find_adapter(spec: str) -> adapters.Adapter | None:
@@ -228,6 +235,14 @@ def read_config(spec: str) -> dict[str, Any]:
         if not any(known.startswith(method) for known in AUTO_QUANTIZATION_CONFIG_MAPPING):  # bitsandbytes_4bit
             problem = f"quantised by {method}, which the installed transformers does not know"
             raise UserError(problem, where=spec, remedy="give the model before it was quantised, or a .gguf file")
+    return config
+
+
+def _checked_config(request: ModelRequest) -> dict[str, Any]:
+    """The config of a model. Raises UserError as `read_config` does, and for code that is not allowed."""
+    config = read_config(request.spec)
+    if not request.trust_remote_code:
+        foreign_code.check_code(config, request.spec)
     return config
 
 
@@ -330,8 +345,12 @@ def _from_pretrained(request: ModelRequest, **placement: Any) -> Any:
     """
     from transformers import AutoConfig
 
-    spec, trusted, config, sizes = request.spec, request.trust_remote_code, read_config(request.spec), None
-    skeleton = None
+    spec, trusted, config = request.spec, request.trust_remote_code, _checked_config(request)
+    sizes = skeleton = None
+    if not trusted:
+        foreign_code.ignore_kernels()
+        if note := foreign_code.explain_kernels(config, spec):
+            console.note(note)
     source, options = _place(spec)
     with quiet_transformers(), _load_errors(request, config):
         if "gguf_file" in options:
