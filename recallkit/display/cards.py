@@ -44,7 +44,7 @@ def _card(look: Look, model: str, measured: Sequence[Measured]) -> str:
     from huggingface_hub import ModelCardData
 
     results = list(map(_result, measured))
-    metadata = ModelCardData(model_name=model, eval_results=results).to_yaml()
+    metadata = ModelCardData(model_name=printable(model), eval_results=results).to_yaml()
     tables = list(look.terminal_tables)[: look.leading]
     printed = [table.markdown().removeprefix(MARKDOWN_HEAD).strip() for table in tables]
     figures = [f"- {markdown(figure.name)}: {_figure(figure)}" for figure in measured]
@@ -70,8 +70,8 @@ def _result(measured: Measured) -> EvalResult:
     hub_id = measured.dataset.partition(":")[0]
     return EvalResult(
         task_type="text-generation",
-        dataset_type=hub_id if may_be_hub_id(hub_id) else measured.dataset,
-        dataset_name=measured.dataset,
+        dataset_type=hub_id if may_be_hub_id(hub_id) else printable(measured.dataset),
+        dataset_name=printable(measured.dataset),
         metric_type=measured.metric,
         metric_name=measured.name,
         metric_value=float(f"{measured.value:.6g}"),

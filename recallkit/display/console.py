@@ -6,6 +6,7 @@ With `--log-json` (events.py) stderr carries events instead.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import textwrap
@@ -31,12 +32,25 @@ if TYPE_CHECKING:
     from recallkit.display.tables import Table
 
 
+_SIZES = {"COLUMNS": range(20, 1000), "LINES": range(1, 1000)}
+"""Sizes that the environment may give the terminal; for others, such as 0, its own or 80 x 25 is taken."""
+
+
 @cache
 def terminal() -> Console:
     """The console of results: as wide as the terminal, 80 columns in a pipe or a log. A notebook asks results for HTML itself."""
+    return _console(force_jupyter=False)
+
+
+def _console(**options: Any) -> Console:
     from rich.console import Console
 
-    return Console(highlight=False, emoji=False, force_jupyter=False)
+    environment = {name: value for name, value in os.environ.items() if _is_usable(name, value)}
+    return Console(highlight=False, emoji=False, _environ=environment, **options)
+
+
+def _is_usable(name: str, value: str) -> bool:
+    return name not in _SIZES or value in map(str, _SIZES[name])
 
 
 _plain: ContextVar[Console | None] = ContextVar("plain", default=None)
@@ -50,9 +64,7 @@ def stdout() -> Console:
 @cache
 def stderr() -> Console:
     """The console of progress, notes and errors."""
-    from rich.console import Console
-
-    return Console(stderr=True, highlight=False, emoji=False)
+    return _console(stderr=True)
 
 
 def printed(show: Callable[[], None]) -> str:
@@ -70,12 +82,17 @@ def printed(show: Callable[[], None]) -> str:
 
 
 def print_json(value: Any) -> None:
-    """The result as JSON on stdout; floats are not rounded; control characters and what is not UTF-8 are escaped."""
-    text = json.dumps(strict(value), indent=2, ensure_ascii=False, allow_nan=False)
-    sys.stdout.write(_OBEYED.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")
+    """The result as JSON on stdout."""
+    sys.stdout.write(json_text(value, indent=2) + "\n")
 
 
-_OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON; floats are not rounded; control characters and what is not UTF-8 are escaped."""
+    text = json.dumps(strict(value), indent=indent, ensure_ascii=False, allow_nan=False)
+    return _OBEYED.sub(lambda found: json.dumps(found[0])[1:-1], text)
+
+
+_OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 """Characters that JSON does not escape: further control characters, and those that change the direction of text."""
 
 

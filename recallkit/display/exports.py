@@ -1,8 +1,12 @@
 """Results for other programs and for papers: CSV and JSON of every table, Markdown and LaTeX of what is printed.
 
-Parquet is always written; these formats contain the same figures. Spreadsheets evaluate a cell that begins with `=`, `+`, `-`
-or `@` as a formula, and names of models and sources come from data: in CSV such a name is prefixed with an apostrophe, which
-spreadsheets read as "this is text". The other formats have names as they are.
+Parquet is always written; these formats contain the same figures. Names come from data, and are text wherever they are read:
+
+- Spreadsheets evaluate a cell as a formula that begins with `=`, `+`, `-` or `@`, some of them behind spaces and what cannot be
+  seen. In CSV such a name has an apostrophe before it, which spreadsheets read as "this is text".
+- Control characters, those that change the direction of text, and others that are not printed are written in CSV as in a string
+  of Python (`\\n`, `\\x1b`, `\\u202e`), and a backslash as two. A name is what remains without one apostrophe at the beginning, unescaped.
+- JSON has them escaped, as its syntax allows; Markdown and LaTeX are one printable line for each name.
 
 The command that makes a result again is made from what its manifest says: without folders, which would tell of the machine.
 """
@@ -12,12 +16,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
+import unicodedata
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recallkit.display import console
-from recallkit.events import strict
 from recallkit.storage import artifacts
 from recallkit.storage.artifacts import MANIFEST
 from recallkit.storage.timings import read_timings
@@ -113,9 +117,10 @@ class Look:
 
 FORMATS = ("csv", "json", "md", "tex", "card")
 
-_FORMULA = r"^[=+\-@'\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]"
-"""The first characters of formulas, including the fullwidth forms of East Asian keyboards. A name that begins with an apostrophe
-gets another, so that removing one always restores the name."""
+_FORMULA = ("=", "+", "-", "@")
+"""The first characters of formulas; of their other forms, such as fullwidth ones, these are the plain ones."""
+_BLANK = "\u115f\u1160\u2800\u3164\uffa0"
+"""Letters that look like a space: fillers of Hangul, and Braille without dots."""
 
 
 def parse_formats(text: str) -> list[str]:
@@ -169,14 +174,34 @@ def _contents(tables: Any, shown: Mapping[str, Table], formats: Sequence[str]) -
 def _csv(frame: pl.DataFrame) -> str:
     import polars as pl
 
-    names = pl.col(pl.String, pl.Categorical, pl.Enum).cast(pl.String)
-    is_formula = names.str.contains(_FORMULA)
-    return frame.with_columns(pl.when(is_formula).then("'" + names).otherwise(names).name.keep()).write_csv()
+    texts = frame.select(pl.col(pl.String, pl.Categorical, pl.Enum).cast(pl.String))
+    for column in texts:
+        cells = {name: _csv_cell(name) for name in column.unique().drop_nulls()}
+        frame = frame.with_columns(column.replace(cells))
+    return frame.rename({name: _csv_cell(name) for name in frame.columns}).write_csv()
+
+
+def _csv_cell(name: str) -> str:
+    """A name as the module says; one that begins with an apostrophe gets another."""
+    shown = "".join(map(_escaped, name))
+    first = next(filter(_is_visible, name), "")
+    is_formula = unicodedata.normalize("NFKC", first)[:1] in _FORMULA
+    return f"'{shown}" if is_formula or shown.startswith("'") else shown
+
+
+def _escaped(character: str) -> str:
+    is_shown = character.isprintable() and character != "\\"
+    return character if is_shown else character.encode("unicode_escape").decode()
+
+
+def _is_visible(character: str) -> bool:
+    is_mark = unicodedata.category(character) in ("Mn", "Me")
+    return character.isprintable() and not (is_mark or character.isspace() or character in _BLANK)
 
 
 def _json(name: str, frame: pl.DataFrame) -> str:
     """One row per line."""
-    lines = ",\n".join(json.dumps(strict(row), ensure_ascii=False, allow_nan=False) for row in frame.iter_rows(named=True))
+    lines = ",\n".join(console.json_text(row) for row in frame.iter_rows(named=True))
     return f'{{"made_by": "recallkit", "table": {json.dumps(name)}, "rows": [\n{lines}\n]}}\n'
 
 

@@ -9,6 +9,9 @@ import polars as pl
 import pytest
 from huggingface_hub import ModelCard
 
+from recallkit.display.cards import write_cards
+from recallkit.display.exports import Look, Measured
+
 
 def read(path: Path) -> tuple[str, dict[tuple[str, str, str], float], str]:
     """The model, its figures by type, name and data set, and the text; the hub's parser raises ValueError for what is no model-index."""
@@ -48,6 +51,15 @@ def test_cards_of_a_comparison(run, few_slices, tmp_path):
         assert "| control:recall |" in shown
         assert "| control:bigram |" in shown
     assert run("verify", tmp_path).returncode == 0
+
+
+def test_a_card_has_no_name_that_turns_text_around(tmp_path):
+    measured = Measured("a\u202eb", "perplexity", "Perplexity", 1.5, "text\u2066\x1b.jsonl")
+    look = Look(tmp_path, "gap", {}, {}, lambda _: [], answer="", measured=[measured])
+    [path] = write_cards(look)
+    text = path.read_text(encoding="utf-8")
+    assert read(path)[0] == "a\\x202eb"
+    assert all(character.isprintable() for character in text.replace("\n", "")), ascii(text)
 
 
 def test_cards_of_recall_from_documents(run, tmp_path):

@@ -21,7 +21,7 @@ from recallkit.display.tables import Table
 def printed(monkeypatch, capsys):
     """What a function prints in a pipe, or in a terminal of so many columns."""
 
-    def call(function, *arguments, columns: int = 80, force_color: bool = False) -> list[str]:
+    def call(function, *arguments, columns: int | str = 80, force_color: bool = False) -> list[str]:
         monkeypatch.setenv("COLUMNS", str(columns))
         for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):
             monkeypatch.delenv(name, raising=False)
@@ -51,6 +51,16 @@ def test_no_line_is_wider_than_the_terminal_and_no_figure_is_cut(printed, name, 
     assert not [line for line in lines if "…" in line]
     row = next(line for line in lines if line.strip().startswith("short"))
     assert row.split()[1:] == figures
+
+
+@pytest.mark.parametrize("columns", [0, -5, "abc", "", 1, 19, 10**9, "²", "0080", "9" * 5000])
+@pytest.mark.parametrize("lines", ["0", "-1", "²", "1000000000"])
+def test_a_size_that_no_terminal_has_is_as_none(printed, monkeypatch, columns, lines):
+    monkeypatch.setenv("LINES", lines)
+    table = Table("title", ["model", *"abcdefg"], [["name " * 30, *["123,456.78"] * 7]], caption="caption " * 30)
+    assert printed(print_table, table, columns=columns) == printed(print_table, table)
+    console.stderr.cache_clear()
+    assert (console.stderr().width, console.stderr().height) == (80, 25)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import io
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +20,14 @@ from recallkit.display.exports import FORMATS, export, parse_formats
 from recallkit.display.tables import Table
 from recallkit.errors import UserError
 
+UNSEEN = " \t\n\r\x00\x1b\x7f\x85\xa0\xad\u034f\u061c\u115f\u180e\u200b\u200d\u200f\u2028\u202e\u2060\u2067\u2800\u3000\u3164\ufe0f\ufeff"
+"""Spaces, control characters, those that change the direction of text, marks and what else nobody sees."""
+SIGNS = "=+-@＝＋－＠﹦﹢﹣﹫"
+"""What formulas begin with, also in the forms of East Asian keyboards."""
 NAMES = st.one_of(
     st.none(),
-    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\x00"), max_size=8),
-    st.text("=+-@'\t,\"\n＝a", max_size=5),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+    st.text(f"{SIGNS}{UNSEEN}',\"\\\\nxa", max_size=5),
 )
 NUMBERS = st.one_of(st.none(), st.floats(width=64))
 ROWS = st.lists(
@@ -43,6 +49,19 @@ def read_csv(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"), newline="")))
 
 
+def restored(cell: str) -> str:
+    """The name of a cell, as the module says it is found again: without an apostrophe, escapes read as Python reads them."""
+    name = cell.removeprefix("'")
+    escape = r"\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})"
+    return re.sub(escape, lambda found: ast.literal_eval(f"'{found[0]}'"), name)
+
+
+def assert_no_formula(cell: str) -> None:
+    seen = cell.lstrip(UNSEEN)
+    assert not seen or seen[0] not in SIGNS, cell
+    assert all(character.isprintable() for character in cell), ascii(cell)
+
+
 def frame(rows) -> pl.DataFrame:
     return pl.DataFrame(list(rows), schema=SCHEMA, orient="row")
 
@@ -56,10 +75,33 @@ def test_csv_gives_every_value_back(tmp_path, rows):
     assert header == list(SCHEMA)
     assert len(lines) == len(rows)
     for (name, nll, tokens, repeated), line in zip(rows, lines, strict=True):
-        assert not line[0] or line[0][0] not in "=+-@\t＝＋－＠"
-        assert line[0].removeprefix("'") == (name or "")
+        assert_no_formula(line[0])
+        assert restored(line[0]) == (name or "")
         assert (line[1] == "") if nll is None else float(line[1]) == nll or (math.isnan(nll) and math.isnan(float(line[1])))
         assert line[2:] == ["" if tokens is None else str(tokens), "" if repeated is None else str(repeated).lower()]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(UNSEEN, max_size=3), st.sampled_from(SIGNS), NAMES)
+def test_a_formula_behind_what_nobody_sees_is_text_too_and_so_is_a_columns_name(tmp_path, unseen, sign, name):
+    text = f"{unseen}{sign}{name or ''}"
+    table = pl.DataFrame({text: [text, "a", None], "x": [-1, 2, 3]}, schema_overrides={text: pl.Categorical})
+    [path] = export({"t": table}, {}, tmp_path, ["csv"])
+    (header, _), (cell, number), *_ = csv.reader(io.StringIO(path.read_text(encoding="utf-8"), newline=""))
+    for each in (header, cell):
+        assert each.startswith("'")
+        assert_no_formula(each)
+        assert restored(each) == text
+    assert number == "-1"
+
+
+@pytest.mark.parametrize("ending", ["csv", "json", "md", "tex"])
+def test_no_format_has_raw_what_a_terminal_obeys_or_what_turns_text_around(tmp_path, ending):
+    misleading = [*map(chr, [*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF])]
+    name = f"a{''.join(misleading)}b"
+    shown = {"t": Table(name, [name, "x"], [[name, "1"]], name)}
+    [path] = export({"t": pl.DataFrame({"name": [name], "x": [1]})}, shown, tmp_path, [ending])
+    assert set(path.read_text(encoding="utf-8")) & set(misleading) <= {"\n"}
 
 
 def test_a_name_is_no_formula(tmp_path):
