@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import os
 import sys
 
-from recallkit import config
+from recallkit import config, events
 
 
 def main() -> None:
     """Runs the command line; Ctrl-C while it is still being loaded ends it like any other."""
     config.start_program()
+    events.open_streams()
     gc.set_threshold(100_000)  # libraries make hundreds of thousands of objects while they are imported, and no garbage
     statuses: list[int] = []
     atexit.register(_leave, statuses)  # registered first, hence called last
@@ -34,11 +36,9 @@ def _leave(statuses: list[int]) -> None:
     which takes it up to 0.5 s; the system frees their memory at once.
     """
     for status in statuses:
-        try:
-            for stream in filter(None, (sys.stdout, sys.stderr)):
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):  # its reader has gone: the status says so
                 stream.flush()
-        except (OSError, ValueError):  # what reads them has gone: Python says so, and has a status for it
-            return
         os._exit(status)
 
 

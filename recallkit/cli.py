@@ -6,6 +6,7 @@ Nothing heavy is imported before a command needs it, so that `--help` is fast.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import signal
@@ -21,6 +22,18 @@ from recallkit.errors import UsageError, UserError, lacks_resources, redacted
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
+
+
+_FULL = {
+    "no space left": "no space left on the disk",
+    "quota exceeded": "no space left of the quota on this disk",
+}
+"""What is full, by words of the system's error."""
+
+_REMEDIES = {
+    errno.EIO: "check the disk, and run the same command again",
+    errno.ENODEV: "this file system maps no files into memory: use a local disk",
+}
 
 
 def run(arguments: list[str] | None = None) -> None:
@@ -39,6 +52,7 @@ def run(arguments: list[str] | None = None) -> None:
     try:
         with _insistent_interrupts(interrupts):
             status: Any = app(args=given, standalone_mode=False)
+            sys.stdout.flush()
     except BaseException as error:  # an interrupt is an interrupt, whatever it was converted to on its way
         if not interrupts:
             _explain(error)
@@ -126,12 +140,16 @@ def _explain(error: BaseException) -> None:
         _stop(error, EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED)
     if callable(getattr(error, "show", None)):
         _show_usage(error)
-    if "no space left" in str(error).lower():
-        where, remedy = getattr(error, "filename", None) or "writing", "free some and run the same command again: it resumes from here"
-        _stop(UserError("no space left on the disk", where=where, remedy=remedy))
+    for words, problem in _FULL.items():
+        if words in str(error).lower():
+            where, remedy = getattr(error, "filename", None) or "writing", "free some and run the same command again: it resumes from here"
+            _stop(UserError(problem, where=where, remedy=remedy))
+    if isinstance(error, BrokenPipeError) and error.filename == events.OUTPUT:
+        sys.exit(EXIT_FAILED)  # what reads it wants no more
     first_line = next(iter(str(error).splitlines()), None)
     if isinstance(error, OSError) and (error.errno is not None or not lacks_resources(error)):
-        _stop(UserError(error.strerror or str(error), where=error.filename or "writing"))
+        what = _REMEDIES.get(error.errno or 0)
+        _stop(UserError(error.strerror or str(error), where=error.filename or "writing", remedy=what))
     if lacks_resources(error):
         remedy = "free some, or give fewer --workers, a smaller --batch-tokens, shorter --seq-len; the same command resumes from here"
         _stop(UserError("not enough memory, threads or open files", where=first_line, remedy=remedy))

@@ -29,6 +29,8 @@ VARIABLE = "RECALLKIT_LOG_JSON"
 _COMMAND = "RECALLKIT_LOG_COMMAND"
 """The name of the command, for its child processes."""
 
+OUTPUT = "standard output"
+
 _NO = ("", "0", "no", "off", "false")
 _LONGEST_OUTPUT = 1 << 20
 """Bytes of foreign output that one event contains at most: a progress bar that never ends its line must not fill the memory."""
@@ -64,6 +66,46 @@ def write_whole_lines() -> None:
     """Has stderr write line by line, with PYTHONUNBUFFERED, too: there processes that share it would mix the pieces that `print` writes."""
     if isinstance(sys.stderr, io.TextIOWrapper):
         sys.stderr.reconfigure(line_buffering=True, write_through=False)
+
+
+class _Result(io.FileIO):
+    """Standard output: an error names it."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, OUTPUT) from error
+
+
+class _Log(io.FileIO):
+    """Standard error: where it cannot be written, work goes on without it."""
+
+    def write(self, data: Any, /) -> int:
+        with contextlib.suppress(OSError):
+            return super().write(data)
+        return len(data)
+
+
+def open_streams() -> None:
+    """Gives this process all its standard streams, and makes a result count more than what is said of it.
+
+    A file that is opened while one of them is closed would take its place, and what libraries write
+    to stderr with it.
+    """
+    for number, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:  # it is closed: of no other is the number free
+            os.set_inheritable(os.open(os.devnull, mode), True)  # one that cannot be written for results
+    for name, number, kind in (("stdout", 1, _Result), ("stderr", 2, _Log)):
+        stream = getattr(sys, name)
+        if stream is None or isinstance(stream, io.TextIOWrapper):
+            writer = io.BufferedWriter(kind(number, "w", closefd=False))
+            by_line = not stream or stream.line_buffering or stream.write_through
+            encoding, errors = (stream.encoding, stream.errors) if stream else ("utf-8", "backslashreplace")
+            text = io.TextIOWrapper(writer, encoding, errors, line_buffering=by_line)
+            setattr(sys, name, text)
 
 
 def stop() -> None:

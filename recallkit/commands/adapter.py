@@ -6,11 +6,14 @@ option. The command is kept in `DECLARED`, from which `recallkit.commands.app` m
 printed, as JSON with `--json`, or written with `--export`, `--figures`.
 """
 
+import contextlib
+import errno
 import functools
 import inspect
+import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_args, get_origin
@@ -144,6 +147,23 @@ class _Answered(_Exported):
     full: bool = option("Print all tables and notes, not only the first.", False, panel=OUTPUT)
 
 
+_WHEREVER = {"-o": "name a place that may be written with -o"}
+_BESIDE_SLICES = {"--slices": "copy the slices to where you may write, and name them with --slices"}
+"""What to do about a place that may not be written, by the option that the command must have."""
+
+_SHARED = {"intervene", "scores"}
+"""Folders of the slices that every run with these uses, wherever its tables go."""
+
+
+def _may_not_be_written(error: OSError) -> bool:
+    """Whether it is about something new in a folder that is there, and may be searched only."""
+    is_refusal = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+    if not is_refusal or not isinstance(error.filename, str) or os.path.lexists(error.filename):
+        return False
+    folder = next(parent for parent in Path(error.filename).absolute().parents if os.path.lexists(parent))
+    return os.access(folder, os.X_OK) and not os.access(folder, os.W_OK)
+
+
 @dataclass(frozen=True)
 class Command:
     """A command of the command line.
@@ -184,10 +204,12 @@ class Command:
 
             check_figures_folder(folder)
         trackers = _open_trackers(asked)
-        outcome = self.function(_with_counts_here(asked))
+        with self._explaining_places():
+            outcome = self.function(_with_counts_here(asked))
         if not printed.as_json:  # before anything that can fail
             outcome.show(getattr(printed, "full", False))
-        written = _export(outcome, formats) if formats else []
+        with self._explaining_places():
+            written = _export(outcome, formats) if formats else []
         if isinstance(printed, _Drawn) and folder is not None:
             written += _draw(outcome, folder, printed)
         if printed.as_json:
@@ -198,6 +220,19 @@ class Command:
         if outcome.failure is not None:
             console.note(outcome.failure)
         return int(outcome.failure is not None or not is_logged)
+
+    @contextlib.contextmanager
+    def _explaining_places(self) -> Iterator[None]:
+        """A block whose errors say what to name in place of a folder that may not be written."""
+        try:
+            yield
+        except OSError as error:
+            if not _may_not_be_written(error):
+                raise
+            flags = {flag for parameter in self.parameters for flag in parameter.flags}
+            choices = _BESIDE_SLICES if _SHARED & set(Path(error.filename).parts) else _WHEREVER
+            remedy = next((words for flag, words in choices.items() if flag in flags), None)
+            raise UserError(str(error.strerror), where=error.filename, remedy=remedy) from error
 
     def call(self, asked: Options) -> Any:
         """The value for Python. A tracker that fails is reported, and costs nothing else."""

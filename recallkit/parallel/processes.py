@@ -146,6 +146,7 @@ def _serve(job: Job, place: int, num_workers: int, connection: Connection) -> No
     """Runs tasks until there are no more. Ctrl-C and SIGTERM reach all processes of the group; only the parent handles them."""
     _die_with_parent()
     config.start_program()
+    events.open_streams()
     events.write_whole_lines()
     for number in _INTERRUPTS:
         signal.signal(number, signal.SIG_IGN)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -44,6 +45,9 @@ _NOT_DIGESTED = (_DIGEST, TIMINGS, "seconds")
 """What differs between equal results is in no digest."""
 _AGAIN = "make it again with --force"
 
+_NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EROFS)
+"""Answers of file systems that cannot sync, most of them only folders: network disks, and FUSE."""
+
 _SAMPLE_BLOCK = 1 << 16
 _NUM_SAMPLES = 16
 
@@ -78,17 +82,28 @@ def replacing(path: Path, *, absent: bool = False) -> Iterator[Path]:
         if not absent:
             os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
         yield temporary
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
+        _sync(temporary, path)
         temporary.replace(path)
         sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
     """Makes what was created, renamed and removed in a folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    with contextlib.suppress(PermissionError):  # a folder that may be written and not read
+        _sync(folder, folder)
+
+
+def _sync(path: Path, shown: Path) -> None:
+    """Puts a file or folder on the disk, if its file system can do that.
+
+    Raises OSError for a disk that fails or is full, which names the file as `shown`.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise OSError(error.errno, error.strerror, str(shown)) from error
     finally:
         os.close(descriptor)
 

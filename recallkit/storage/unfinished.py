@@ -32,7 +32,8 @@ MARK = "recallkit.mark"
 _TEMPORARY = ".*.part"
 """Files that are being written in such a folder."""
 
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_NO_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""Answers of file systems without locks; of NFS for a file that is open for reading (EBADF)."""
 
 
 @contextlib.contextmanager
@@ -161,7 +162,7 @@ def acquire(descriptor: int, kind: int, where: Path, *, wait: bool = True) -> bo
             timer.cancel()
     except OSError as error:
         if error.errno not in _NO_LOCKS:
-            raise
+            raise OSError(error.errno, error.strerror, str(where)) from error
         return False
     return True
 

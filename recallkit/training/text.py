@@ -347,4 +347,5 @@ def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     with artifacts.replacing(path) as temporary:
         mode = temporary.stat().st_mode  # safetensors makes a file for its owner alone
         save_file({name: value.contiguous().cpu() for name, value in tensors.items()}, temporary)
-        temporary.chmod(mode)
+        with contextlib.suppress(OSError):  # a file system without modes
+            temporary.chmod(mode)
