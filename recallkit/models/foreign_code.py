@@ -31,14 +31,21 @@ class _Entry(NamedTuple):
     values: re.Pattern[str]
     problem: str
     remedy: str
+    packages: tuple[str, ...] = ()
+    """Those that have the code: where one is installed, nothing is fetched."""
 
 
+_IMPLEMENTATION = re.compile(r"\w*_implementation\w*|(\w+_)?kernels?(_\w+)?")
+_FROM_HUB = "code from the hub, which is never run unasked"
+_REMOVE = f"remove it, and transformers' own function is used, {_ALLOW}"
 _ENTRIES = (
+    _Entry(_IMPLEMENTATION, re.compile("/"), _FROM_HUB, _REMOVE),
     _Entry(
-        re.compile(r"\w*_implementation\w*|(\w+_)?kernels?(_\w+)?"),
-        re.compile("/"),
-        "code from the hub, which is never run unasked",
-        f"remove it, and transformers' own function is used, {_ALLOW}",
+        _IMPLEMENTATION,
+        re.compile("flash_attention"),
+        f"without the package flash-attn {_FROM_HUB}",
+        _REMOVE,
+        ("flash_attn", "flash_attn_interface"),
     ),
     _Entry(
         re.compile("format|type|compressor|observer"),
@@ -102,7 +109,8 @@ def explain_kernels(config: Mapping[str, Any], spec: str) -> str | None:
 def _find(config: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, _Entry]]:
     for path, value in _strings(config):
         for entry in _ENTRIES:
-            if entry.values.search(value) and any(map(entry.keys.fullmatch, path)):
+            is_named = entry.values.search(value) and any(map(entry.keys.fullmatch, path))
+            if is_named and not any(map(find_spec, entry.packages)):
                 yield path, value, entry
 
 

@@ -69,6 +69,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "in a list": {"parts": [{"_attn_implementation": OWNERS}]},
     "by layer": {"per_layer_config": {"0": {"_attn_implementation": OWNERS}}},
     "internal": {"_attn_implementation_internal": OWNERS},
+    "flash attention": {"_attn_implementation": "flash_attention_2"},
+    "flash attention 3": {"text_config": {"attn_implementation": "paged|flash_attention_3"}},
     "kernel_config": {"kernel_config": {"kernel_mapping": {"RMSNorm": f"{OWNERS}:RMSNorm"}}},
     "mlp_kernels": {"mlp_kernels": [OWNERS]},
     "hub_kernels": {"hub_kernels": OWNERS},
@@ -84,8 +86,6 @@ REFUSED: dict[str, dict[str, Any]] = {
 """Entries of config.json that name code beside the repository's own: each is refused in one line."""
 
 NOT_RUN: dict[str, dict[str, Any]] = {
-    "flash attention": {"_attn_implementation": "flash_attention_2"},
-    "flash attention 3": {"attn_implementation": "flash_attention_3"},
     "use_kernels": {"use_kernels": True},
     "its own code": {"auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}},
     "another's code": {"auto_map": {"AutoConfig": f"{OWNERS}--own.Config", "AutoModelForCausalLM": f"{OWNERS}--own.Model"}},
@@ -120,6 +120,15 @@ ADAPTERS: dict[str, dict[str, Any]] = {
 }
 
 
+TOKENIZERS: dict[str, dict[str, Any]] = {
+    "a list": {"auto_map": {"AutoTokenizer": ["own.Tokenizer", "own.Tokenizer"]}, "tokenizer_class": "BertTokenizer"},
+    "of old": {"auto_map": ["own.Tokenizer", None]},
+    "another's": {"auto_map": {"AutoTokenizer": [f"{OWNERS}--own.Tokenizer", None]}, "tokenizer_class": f"{OWNERS}--own.Tokenizer"},
+    "its class": {"tokenizer_class": "own.Tokenizer"},
+}
+"""Entries of tokenizer_config.json beside a vocabulary that transformers reads."""
+
+
 def change(folder: Path, name: str, **entries: Any) -> None:
     path = folder / name
     before = json.loads(path.read_text()) if path.exists() else {}
@@ -152,6 +161,13 @@ def scored(tmp_path_factory, tiny_model, small_slices, home) -> SimpleNamespace:
     commands["gap"] = ["gap", str(tiny_model("llama")), first, "--slices", str(small_slices), "-o", str(folder / "gap")]
     commands["mqar"] = ["mqar", first, "--samples", "2", "-o", str(folder / "mqar")]
     commands["trusted"] = ["score", first, "--slices", str(small_slices), "--trust-remote-code"]
+    for name, entries in TOKENIZERS.items():
+        place = copy(tiny_model("llama"), folder / f"tokenizer {name}", traces)
+        (place / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n")
+        (place / "tokenizer_config.json").write_text(json.dumps(entries))
+        change(place, "config.json", **NOT_RUN["its own code"], _attn_implementation=OWNERS)
+        (folder / "text.jsonl").write_text(json.dumps({"text": "a b a b"}) + "\n")
+        commands[f"tokenizer {name}"] = ["slice", str(folder / "text.jsonl"), "--tokenizer", str(place), "-o", str(place / "slices")]
     (folder / "commands.json").write_text(json.dumps(list(commands.values())))
     (folder / "child.py").write_text(CHILD)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *sys.path])}
@@ -220,6 +236,13 @@ def test_others_are_read_without_it_or_refused_in_one_line(scored, name):
 def test_adapters_import_and_fetch_nothing(scored, name):
     end = scored.ends[name]
     assert end.status == (0 if name == "a library" else 1), end.line
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_tokenizers_are_read_without_it_or_refused_in_one_line(scored, name):
+    end = scored.ends[f"tokenizer {name}"]
+    assert end.status in (0, 1), end.line
+    assert all(line.startswith("recallkit: ") for line in end.line.splitlines())
 
 
 @pytest.mark.parametrize("name", ["gap", "mqar"])
