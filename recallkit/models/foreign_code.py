@@ -74,10 +74,15 @@ def check_code(config: Mapping[str, Any], spec: str) -> None:
         raise UserError(problem, where=spec, remedy=entry.remedy)
 
 
-def ignore_kernels() -> None:
-    """Makes transformers take the package `kernels` for missing, unless it has looked for it before."""
+def find_kernels(*, allowed: bool) -> None:
+    """Makes transformers look for the package `kernels` anew, and take it for missing unless it is `allowed`."""
     from transformers.utils import is_kernels_available
 
+    forget: Any = getattr(is_kernels_available, "cache_clear", None)
+    if forget is not None:
+        forget()
+    if allowed:
+        return
     imported = sys.modules.get(_PACKAGE)
     sys.modules[_PACKAGE] = None  # type: ignore[assignment]  # nobody finds it
     try:

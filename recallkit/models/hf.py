@@ -143,7 +143,7 @@ def facts(request: ModelRequest) -> ModelFacts | None:
         return None if base is None else replace(base, vocab_size=None)
     config, model = _checked_config(request), None
     if not (published.is_layout(config) or request.trust_remote_code):
-        foreign_code.ignore_kernels()
+        foreign_code.find_kernels(allowed=False)
         with quiet_transformers():
             model = _made_without_weights(request.spec, config)
     dtype = _configured_dtype(config)
@@ -347,10 +347,9 @@ def _from_pretrained(request: ModelRequest, **placement: Any) -> Any:
 
     spec, trusted, config = request.spec, request.trust_remote_code, _checked_config(request)
     sizes = skeleton = None
-    if not trusted:
-        foreign_code.ignore_kernels()
-        if note := foreign_code.explain_kernels(config, spec):
-            console.note(note)
+    foreign_code.find_kernels(allowed=trusted)
+    if not trusted and (note := foreign_code.explain_kernels(config, spec)):
+        console.note(note)
     source, options = _place(spec)
     with quiet_transformers(), _load_errors(request, config):
         if "gguf_file" in options:

@@ -32,7 +32,7 @@ def __getattr__(name):
     def called(*args, **options):
         with traces.open("a") as file:
             file.write(f"{name} {args}\\n")
-        return args[0] if args and isinstance(args[0], type) else called
+        return (lambda target: target) if name.startswith("use_kernel") else called
 
     return called
 """
@@ -40,6 +40,21 @@ def __getattr__(name):
 
 TRACING = "import pathlib\n(pathlib.Path({traces!r})).open('a').write('ran ' + __file__ + '\\n')\n"
 """A module that notes that it ran."""
+
+IMPORTED = """
+import pathlib, sys
+import kernels, transformers.modeling_utils
+from transformers.utils import is_kernels_available
+traces = pathlib.Path(kernels.__file__).parent.parent / "traces"
+assert is_kernels_available() and "imported" in traces.read_text()
+traces.write_text("")
+from recallkit.models.loading import load_model
+from recallkit.models.protocol import ModelRequest
+for path in sys.argv[1:]:
+    load_model(ModelRequest(path, 4096, device="cpu"))
+sys.exit(traces.read_text().count("get_kernel"))
+"""
+"""A program that has the package before it loads models by Python."""
 
 CHILD = """
 import contextlib, io, json, sys
@@ -176,7 +191,11 @@ def scored(tmp_path_factory, tiny_model, small_slices, home) -> SimpleNamespace:
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(lines) == len(commands), done.stderr
     ends = {name: SimpleNamespace(status=status, line=line) for name, (_, status, line) in zip(commands, lines, strict=True)}
-    return SimpleNamespace(ends=ends, models=models, traces=traces.read_text() if traces.exists() else "")
+    found = traces.read_text() if traces.exists() else ""
+    (folder / "imported.py").write_text(IMPORTED)
+    words = [sys.executable, str(folder / "imported.py"), str(models["rwkv"]), str(models["fp8"]), str(models["GGUF"])]
+    imported = subprocess.run(words, capture_output=True, text=True, check=False, timeout=200, env=environment, cwd=folder)
+    return SimpleNamespace(ends=ends, models=models, imported=imported, traces=found)
 
 
 def copy(model: Path, place: Path, traces: Path) -> Path:
@@ -257,6 +276,11 @@ def test_what_takes_kernels_by_default_is_scored_without_and_says_so(scored, nam
     end = scored.ends[name]
     assert end.status == 0, end.line
     assert f"in place of kernels from the hub, which are never run unasked ({reason})" in end.line
+
+
+def test_a_program_that_has_imported_the_package_gets_no_kernel_either(scored):
+    assert scored.imported.returncode == 0, scored.imported.stderr
+    assert "in place of kernels from the hub" in scored.imported.stderr
 
 
 def test_allowed_it_is_named_and_no_longer_refused(scored):
