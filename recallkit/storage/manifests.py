@@ -649,7 +649,7 @@ def check_manifest(facts: Mapping[str, Any], path: Path, layout: type | None = N
 
 
 def _disagreements(facts: Mapping[str, Any], fields: type) -> Iterator[str]:
-    """What fields say of each other that cannot be, where each has its type."""
+    """Where fields that have their types contradict each other."""
     first, *others = _MODELS[fields](facts) if fields in _MODELS else [None]
     if any(other != first for other in others):
         yield "the manifest fields are of different models"

@@ -124,6 +124,7 @@ def test_of_two_comparisons_in_one_folder_the_later_is_refused_and_its_scores_st
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"recallkit: {out / 'gap.parquet'}: already made with other options (differs in models)")
     assert read_comparison(out).models == ["control:unigram"]
+    scored = scoring.score_path(slices, model).stat().st_mtime_ns
     again = run("gap", "control:recall", model, "--slices", slices, "-o", tmp_path / "other")
     assert again.returncode == 0, again.stderr
-    assert f"{scoring.score_path(slices, model)} is complete: reused" in again.stderr
+    assert scoring.score_path(slices, model).stat().st_mtime_ns == scored
