@@ -81,7 +81,7 @@ def write_report(
         problem = "there is no comparison here, hence no text to show"
         raise UserError(problem, where=folder, remedy="leave out --slices, --sequence, --document")
     target = out or (comparison.folder if comparison else folder) / "report.html"
-    artifacts.check_replaceable(target, markup.HEAD)
+    artifacts.check_addable(artifacts.list_of(target), [target.name])
     inputs = _inputs(comparison, results, options)
     earlier = markup.read_stamp(target)
     if earlier is not None and earlier.inputs == inputs:

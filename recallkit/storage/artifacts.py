@@ -26,6 +26,7 @@ from recallkit.storage.unfinished import MARK, NEW, PARTIAL, new_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     import numpy as np
@@ -44,6 +45,9 @@ _DIGEST = "digest"
 _NOT_DIGESTED = (_DIGEST, TIMINGS, "seconds")
 """What differs between equal results is in no digest."""
 _AGAIN = "make it again with --force"
+_TABLES = (".parquet", ".duckdb", ".npy")
+"""Endings of what nobody edits, and `--force` therefore makes again."""
+_MOVE = "give another name, or move this file away"
 
 _NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EROFS)
 """Answers of file systems that cannot sync, most of them only folders: network disks, and FUSE."""
@@ -77,8 +81,7 @@ def replacing(path: Path, *, absent: bool = False) -> Iterator[Path]:
             stack.callback(temporary.unlink, missing_ok=True)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            names = [path.name, f"{path.name}.wal"]  # DuckDB's log, which remains if the disk is full
-            temporary = stack.enter_context(new_folder(path, names)) / path.name
+            temporary = stack.enter_context(new_folder(path, [path.name])) / path.name
         if not absent:
             os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
         yield temporary
@@ -208,30 +211,45 @@ def write_frames(
     return [folder / name for name, frame in frames.items() if frame is not None]
 
 
-@contextlib.contextmanager
-def adding_members(folder: Path, names: Collection[str]) -> Iterator[Path]:
+def adding_members(folder: Path, names: Collection[str]) -> AbstractContextManager[Path]:
     """Yields an empty folder whose files, of these `names`, are added to `folder` and to its `manifest.json`, which is made if need be.
 
-    Raises UserError, before anything is written, if a file that recallkit did not write would be replaced.
+    Raises UserError, before anything is written, as `check_addable` does.
     """
-    listing = folder / MANIFEST
-    for name in (MANIFEST, *names):
-        check_replaceable(folder / name)
+    return _adding(folder / MANIFEST, names)
+
+
+@contextlib.contextmanager
+def adding(path: Path, *, force: bool = False) -> Iterator[Path]:
+    """Yields the path of a file to be made, which becomes a member of the list `list_of(path)`; see `adding_members`.
+
+    With `force` a file of ours is replaced even if it was changed.
+    """
+    names = [path.name, f"{path.name}.wal"]  # DuckDB's log, which remains if the disk is full
+    with _adding(list_of(path), names, force=force) as new:
+        yield new / path.name
+        with (new / path.name).open("rb") as written:
+            os.fsync(written.fileno())
+
+
+@contextlib.contextmanager
+def _adding(listing: Path, names: Collection[str], *, force: bool = False) -> Iterator[Path]:
+    check_addable(listing, names, force=force)
     with writing_members(listing, names) as new:
         facts = read_list(listing) if listing.exists() else {"kind": "files", "schema_version": SCHEMA_VERSION}
-        (new / MANIFEST).write_text(json.dumps(facts), encoding="utf-8")
+        (new / listing.name).write_text(json.dumps(facts), encoding="utf-8")
         yield new
 
 
-@contextlib.contextmanager
-def adding(path: Path) -> Iterator[Path]:
-    """`replacing`; where the folder is that of a result, the file becomes a member."""
-    if is_stamped(path.with_name(MANIFEST)):
-        with adding_members(path.parent, [path.name]) as new:
-            yield new / path.name
-    else:
-        with replacing(path) as temporary:
-            yield temporary
+def list_of(path: Path) -> Path:
+    """The list of a file that is written alone: the one that names it, that of its folder, or NAME.json of its own.
+
+    Where NAME.json is somebody else's it is `manifest.json`, as of the pages in a folder.
+    """
+    own, shared = path.with_suffix(".json"), path.with_name(MANIFEST)
+    naming = [listing for listing in lists_beside(path) if _names(listing, path.name)]
+    is_free = own != path and (not own.exists() or is_stamped(own))
+    return next(iter(naming), own if is_free and not is_stamped(shared) else shared)
 
 
 def members(listing: Path) -> dict[str, Any]:
@@ -312,8 +330,10 @@ def _text(path: Path) -> bytes:
 
 
 def remedy_of(facts: Mapping[str, Any], path: Path) -> str:
-    """What to do about a damaged table, according to its list."""
+    """What to do about a missing or damaged member, according to its list."""
     kind, typed = facts.get("kind"), facts.get("typed")
+    if path.suffix not in _TABLES and (kind, path.suffix) != ("tokens", ".json"):
+        return "move what is left of it away, and make it again"
     if kind in ("sequences", "tokens", "words"):
         return "slice again with --force"
     if kind != "scores":
@@ -324,22 +344,45 @@ def remedy_of(facts: Mapping[str, Any], path: Path) -> str:
     return f"score them again with `recallkit score {shlex.quote(str(typed))} --slices {shlex.quote(str(folder))} --force`"
 
 
-def check_replaceable(path: Path, head: bytes | None = None) -> None:
-    """Raises UserError if `path` is there and not ours: then it is never replaced, not even with --force.
+def check_replaceable(path: Path) -> None:
+    """Raises UserError if `path` is there and no list beside it names it: then it is never replaced, not even with --force."""
+    _check_ours(path, is_ours=is_listed(path))
 
-    Ours is what a list beside it names, JSON that says so, and, of files that are in no list, what begins with `head`.
+
+def is_listed(path: Path) -> bool:
+    """Whether a list beside a file names it, damaged or not."""
+    return any(_names(listing, path.name) for listing in lists_beside(path))
+
+
+def check_list(listing: Path) -> None:
+    """Raises UserError if a file that is no list of ours is in the place of one."""
+    _check_ours(listing, is_ours=is_stamped(listing))
+
+
+def check_addable(listing: Path, names: Collection[str], *, force: bool = False) -> None:
+    """Raises UserError if files of these `names` beside a list cannot become its members: one is not ours, or changed.
+
+    What was changed since may be a user's work. With `force`, which is for tables, that is replaced: nobody edits them.
     """
+    if listing.name in names:
+        raise UserError("the name of the list of what is in this folder", where=listing, remedy="give another name")
+    check_list(listing)
+    for path in (listing.with_name(name) for name in names):
+        check_replaceable(path)
+        if not force and path.exists() and path.stat().st_size:
+            try:
+                check_member(path)
+            except DamagedError as error:
+                problem = "changed since recallkit wrote it, perhaps by you, and not replaced"
+                raise UserError(problem, where=error.where, remedy=_MOVE) from error
+
+
+def _check_ours(path: Path, *, is_ours: bool) -> None:
     given_files.check_regular(path)
     given_files.check_folders(path)
-    if not path.exists() or not path.stat().st_size or any(_names(listing, path.name) for listing in lists_beside(path)):
-        return
-    with path.open("rb") as file:
-        if head is not None and file.read(len(head)) == head:
-            return
-    if path.suffix == ".json" and is_stamped(path):
-        return
-    problem = "a file that recallkit did not write, it seems, and will not replace"
-    raise UserError(problem, where=path, remedy="give another name, or move this file away")
+    if path.exists() and path.stat().st_size and not is_ours:
+        problem = "a file that recallkit did not write, it seems, and will not replace"
+        raise UserError(problem, where=path, remedy=_MOVE)
 
 
 # ------------------------------------------------------------------------------------------------------ Parquet tables
@@ -354,19 +397,25 @@ def writing_parquet(
 ) -> Iterator[Callable[[pa.Table], None]]:
     """Yields a function that writes a table as one row group; the file is there, whole, if the block succeeds.
 
-    Except among the new members of a result it gets a list of its own, NAME.json. `manifest` is called at the end of the block.
+    Except among the new members of a result it gets a list of its own, NAME.json. Raises UserError
+    where that is somebody else's. `manifest` is called at the end of the block.
     `options` are passed to pyarrow.parquet.ParquetWriter (`use_dictionary`, `column_encoding` ...).
     """
     import pyarrow.parquet as pq
 
+    listing, is_alone = path.with_suffix(".json"), not path.parent.name.endswith(NEW)
+    if is_alone:
+        check_list(listing)
     with replacing(path) as temporary:
         with pq.ParquetWriter(temporary, schema, **{**_PARQUET_OPTIONS, **options}) as writer:
             yield lambda table: writer.write_table(table, row_group_size=max(1, table.num_rows))
             stamp = {"schema_version": SCHEMA_VERSION, **manifest()}
             writer.add_key_value_metadata({MANIFEST_KEY.decode(): json.dumps(stamp, sort_keys=True)})
-        if not path.parent.name.endswith(NEW):
+        if is_alone:
             path.unlink(missing_ok=True)  # a kill leaves a table that is missing, never one that seems damaged
-            write_json(path.with_suffix(".json"), {_VERSION: VERSION, **stamp, MEMBERS: {path.name: describe(temporary)}})
+            others = json_object(listing).get(MEMBERS)  # such as a page of the same name
+            listed = {**(others if isinstance(others, dict) else {}), path.name: describe(temporary)}
+            write_json(listing, {_VERSION: VERSION, **stamp, MEMBERS: listed})
 
 
 def write_parquet(
