@@ -236,7 +236,9 @@ def adding(path: Path, *, force: bool = False) -> Iterator[Path]:
 def _adding(listing: Path, names: Collection[str], *, force: bool = False) -> Iterator[Path]:
     check_addable(listing, names, force=force)
     with writing_members(listing, names) as new:
-        facts = read_list(listing) if listing.exists() else {"kind": "files", "schema_version": SCHEMA_VERSION}
+        facts: dict[str, Any] = {"kind": "files", "schema_version": SCHEMA_VERSION}
+        with contextlib.suppress(DamagedError):  # there is none, or a damaged one is replaced
+            facts = read_list(listing)
         (new / listing.name).write_text(json.dumps(facts), encoding="utf-8")
         yield new
 
@@ -367,22 +369,27 @@ def check_addable(listing: Path, names: Collection[str], *, force: bool = False)
     if listing.name in names:
         raise UserError("the name of the list of what is in this folder", where=listing, remedy="give another name")
     check_list(listing)
-    for path in (listing.with_name(name) for name in names):
+    paths = [listing.with_name(name) for name in names]
+    for path in paths:
         check_replaceable(path)
-        if not force and path.exists() and path.stat().st_size:
-            try:
-                check_member(path)
-            except DamagedError as error:
-                problem = "changed since recallkit wrote it, perhaps by you, and not replaced"
-                raise UserError(problem, where=error.where, remedy=_MOVE) from error
+    try:
+        for path in [] if force else [path for path in (listing, *paths) if _has_bytes(path)]:
+            check_member(path) if path != listing else read_list(path)
+    except DamagedError as error:
+        problem = "changed since recallkit wrote it, perhaps by you, and not replaced"
+        raise UserError(problem, where=error.where, remedy=_MOVE) from error
 
 
 def _check_ours(path: Path, *, is_ours: bool) -> None:
     given_files.check_regular(path)
     given_files.check_folders(path)
-    if path.exists() and path.stat().st_size and not is_ours:
+    if _has_bytes(path) and not is_ours:
         problem = "a file that recallkit did not write, it seems, and will not replace"
         raise UserError(problem, where=path, remedy=_MOVE)
+
+
+def _has_bytes(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 # ------------------------------------------------------------------------------------------------------ Parquet tables

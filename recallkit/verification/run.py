@@ -92,11 +92,11 @@ class Verified(Shown):
 def verify(folder: Path, *, clean: bool = False) -> Verified:
     """Compares every list of members in a folder, and in the folders in it, with the files: missing, changed, foreign.
 
-    Of folders in which there is no list one note says how many files they have. Ids of counts are
-    computed again; labels, scores and comparisons are those of the sequences, counts and scores
-    beside them. Nothing is written. With `clean`, what killed runs left is removed first: the files
-    that the mark of a folder of unfinished work lists, where no process uses it and its result is
-    complete. Raises UserError if there is no such folder.
+    Of folders in which there is no list one note says how many files they have. Labels, scores and
+    comparisons are those of the sequences, counts and scores beside them. Nothing is written. With
+    `clean`, what killed runs left is removed first: the files that the mark of a folder of unfinished
+    work lists, where no process uses it and its result is complete. Raises UserError if there is no
+    such folder.
     """
     if not folder.is_dir():
         problem = "not a directory" if folder.exists() else "no such directory"
@@ -144,6 +144,8 @@ def _note_unlisted(tree: list[tuple[Path, list[str]]], listed: set[Path], found:
 
 def _check_folder(place: Path, names: list[str], found: Verified, facts: Facts) -> bool:
     """The lists in a folder, their members, and what no list names; returns whether there is a list."""
+    from recallkit.counting.table import read_meta
+
     named, lists = set[str](), set[str]()
     for listing in [place / name for name in names if name.endswith(".json") and artifacts.is_stamped(place / name)]:
         lists.add(listing.name)
@@ -161,7 +163,7 @@ def _check_folder(place: Path, names: list[str], found: Verified, facts: Facts) 
                     if path.suffix == ".parquet":
                         facts[path] = artifacts.read_manifest(path)
                     elif artifacts.check_member(path) and path.suffix == ".duckdb":
-                        facts[path] = _counts_facts(path)
+                        facts[path] = read_meta(path)
     for path in (place / name for name in names if name not in named | lists):
         if _is_table(path):
             listings = " or ".join(listing.name for listing in artifacts.lists_beside(path))
@@ -180,14 +182,6 @@ def _is_table(path: Path) -> bool:
     with contextlib.suppress(UserError):
         return bool(read_meta(path))
     return False
-
-
-def _counts_facts(path: Path) -> dict[str, Any]:
-    from recallkit.counting.table import open_counts
-
-    table = open_counts(path)  # which computes the id again
-    _ = table.ngram_hashes  # which opening, unlike all else, neither reads nor checks
-    return dict(table.meta)
 
 
 def _check_unfinished(folder: Path, names: list[str], found: Verified, *, clean: bool) -> None:

@@ -280,6 +280,8 @@ def test_a_list_goes_where_no_file_of_somebody_else_is(folder):
             (out / mine).write_text('{"name": "an app"}')
         assert list(artifacts.members(out / listing)) == ["page.html"]
         assert verify(out).is_sound
+    (out / "page.json").write_text((out / "page.json").read_text().replace("files", "filet"))
+    assert_refused(invoke("report", folder / "slices", "-o", out / "page.html"), "page.json: changed since", "move this file away")
     assert_refused(invoke("report", folder / "slices", "-o", folder / "manifest.json"), "the name of the list", "give another name")
 
 
@@ -291,6 +293,15 @@ def test_the_loss_of_a_list_is_noted(folder):
     told = {(finding.kind, finding.file): finding.problem for finding in verify(folder).findings}
     assert told["foreign", "p"].startswith("1 file in no list")
     assert "no list names" in told["missing", "counts.duckdb"]
+
+
+def test_a_damaged_list_of_counts_is_made_again(folder):
+    listing = folder / "counts.json"
+    listing.write_text(listing.read_text().replace("files", "filet"))
+    assert ("changed", "counts.json") in lines(verify(folder))
+    command = ("count", folder / "text.jsonl", "-o", folder / "counts.duckdb", "--force")
+    assert assert_manners(invoke(*command)).status == 0
+    assert not {"counts.json", "counts.duckdb"} & {file for _, file in lines(verify(folder))}
 
 
 def test_clean_removes_what_a_killed_run_left_and_nothing_of_anybody_else(folder):
