@@ -162,20 +162,23 @@ def writing_members(
     listing: Path,
     names: Collection[str],
     check: Callable[[], None] = lambda: None,
+    kind: str | None = None,
 ) -> Iterator[Path]:
     """Yields an empty folder. If the block succeeds, its files become members of the list `listing`, in the folder that this is in.
 
     The new list is the file of its name there, completed by the members. Old members are removed, then the list is renamed to its
     place, then the files: a reader meanwhile, or after a kill, finds members missing, never two runs mixed, and the same command makes
     the result again. `names`: the files that it can have; other members, such as exports, stay.
-    `check` may raise once no other process writes the list.
+    `check` may raise once no other process writes the list. `kind` is what the members are.
     """
     folder = listing.parent
     folder.mkdir(parents=True, exist_ok=True)
     with new_folder(listing, {listing.name, *names}) as new:
         check()
         yield new
-        members = {path.name: describe(path) for path in sorted(new.iterdir()) if path.name not in (MARK, listing.name)}
+        files = [path for path in sorted(new.iterdir()) if path.name not in (MARK, listing.name)]
+        fact = {} if kind is None else {"kind": kind}
+        members = {path.name: {**describe(path), **fact} for path in files}
         facts, before = json_object(new / listing.name), json_object(listing).get(MEMBERS)
         before = before if isinstance(before, dict) else {}
         kept = {name: entry for name, entry in before.items() if name not in names}
@@ -220,22 +223,29 @@ def adding_members(folder: Path, names: Collection[str]) -> AbstractContextManag
 
 
 @contextlib.contextmanager
-def adding(path: Path, *, force: bool = False) -> Iterator[Path]:
+def adding(path: Path, kind: str, *, force: bool = False) -> Iterator[Path]:
     """Yields the path of a file to be made, which becomes a member of the list `list_of(path)`; see `adding_members`.
 
-    With `force` a file of ours is replaced even if it was changed.
+    `kind` is what it is, such as a page: a file of ours of another kind is not replaced by it. With
+    `force` a file of ours is replaced even if it was changed.
     """
     names = [path.name, f"{path.name}.wal"]  # DuckDB's log, which remains if the disk is full
-    with _adding(list_of(path), names, force=force) as new:
+    with _adding(list_of(path), names, kind, force=force) as new:
         yield new / path.name
         with (new / path.name).open("rb") as written:
             os.fsync(written.fileno())
 
 
 @contextlib.contextmanager
-def _adding(listing: Path, names: Collection[str], *, force: bool = False) -> Iterator[Path]:
-    check_addable(listing, names, force=force)
-    with writing_members(listing, names) as new:
+def _adding(
+    listing: Path,
+    names: Collection[str],
+    kind: str | None = None,
+    *,
+    force: bool = False,
+) -> Iterator[Path]:
+    check_addable(listing, names, kind, force=force)
+    with writing_members(listing, names, kind=kind) as new:
         facts: dict[str, Any] = {"kind": "files", "schema_version": SCHEMA_VERSION}
         with contextlib.suppress(DamagedError):  # there is none, or a damaged one is replaced
             facts = read_list(listing)
@@ -304,9 +314,10 @@ def check_member(path: Path) -> Path | None:
         if not _names(listing, path.name):
             continue
         facts = read_list(listing)
-        entry = facts.get(MEMBERS, {}).get(path.name)
-        if entry is None:
+        entry = dict(facts.get(MEMBERS, {}).get(path.name, {}))
+        if not entry:
             continue
+        entry.pop("kind", None)
         if entry != ({"size": path.stat().st_size} if entry.get("size") != path.stat().st_size else describe(path)):
             raise DamagedError("damaged (changed since it was written)", where=path, remedy=remedy_of(facts, path))
         return listing
@@ -346,9 +357,19 @@ def remedy_of(facts: Mapping[str, Any], path: Path) -> str:
     return f"score them again with `recallkit score {shlex.quote(str(typed))} --slices {shlex.quote(str(folder))} --force`"
 
 
-def check_replaceable(path: Path) -> None:
-    """Raises UserError if `path` is there and no list beside it names it: then it is never replaced, not even with --force."""
+def check_replaceable(path: Path, kind: str | None = None) -> None:
+    """Raises UserError if `path` is there and no list beside it names it: then it is never replaced, not even with --force.
+
+    Nor is a member of another `kind`, as where a user gives the name of a table for a page.
+    """
     _check_ours(path, is_ours=is_listed(path))
+    for listing in lists_beside(path) if _has_bytes(path) else []:
+        listed = json_object(listing).get(MEMBERS) if _names(listing, path.name) else None
+        entry = listed.get(path.name) if isinstance(listed, dict) else None
+        if isinstance(entry, dict) and entry.get("kind") != kind:
+            of_kind = entry.get("kind") or "a member of a result"
+            problem = f"a file ({of_kind}) that such a command did not write, and will not replace"
+            raise UserError(problem, where=path, remedy=_MOVE)
 
 
 def is_listed(path: Path) -> bool:
@@ -361,7 +382,13 @@ def check_list(listing: Path) -> None:
     _check_ours(listing, is_ours=is_stamped(listing))
 
 
-def check_addable(listing: Path, names: Collection[str], *, force: bool = False) -> None:
+def check_addable(
+    listing: Path,
+    names: Collection[str],
+    kind: str | None = None,
+    *,
+    force: bool = False,
+) -> None:
     """Raises UserError if files of these `names` beside a list cannot become its members: one is not ours, or changed.
 
     What was changed since may be a user's work. With `force`, which is for tables, that is replaced: nobody edits them.
@@ -371,7 +398,7 @@ def check_addable(listing: Path, names: Collection[str], *, force: bool = False)
     check_list(listing)
     paths = [listing.with_name(name) for name in names]
     for path in paths:
-        check_replaceable(path)
+        check_replaceable(path, kind)
     try:
         for path in [] if force else [path for path in (listing, *paths) if _has_bytes(path)]:
             check_member(path) if path != listing else read_list(path)

@@ -108,7 +108,7 @@ class Result:
     def check_replaceable(self) -> None:
         """Raises UserError if one of its files is there and not recallkit's, or the folder has another result with the same list."""
         for path in (self.path, *self.others, *self.beside):
-            artifacts.check_replaceable(path)
+            artifacts.check_replaceable(path, "counts" if self.kind is None else None)
         artifacts.check_list(self.listing)
         found = artifacts.json_object(self.listing).get("kind")
         if self.kind is not None and found not in (None, "files", self.kind):

@@ -85,7 +85,7 @@ class Sweep:
         result.check_replaceable()
         if force:
             paths = [self._file(run) for run in self.runs]
-            artifacts.check_addable(self.out / "runs" / artifacts.MANIFEST, [path.name for path in paths])
+            artifacts.check_addable(self.out / "runs" / artifacts.MANIFEST, [path.name for path in paths], "a run")
             for path in paths:
                 path.unlink(missing_ok=True)
         timings = Timings()
@@ -167,7 +167,7 @@ class Sweep:
             "machine": describe_device(device),
             "seconds": round(time.monotonic() - begun, 1),
         }
-        with artifacts.adding(self._file(run)) as path:
+        with artifacts.adding(self._file(run), "a run") as path:
             artifacts.write_json(path, outcome)
         yield run.steps - done
 

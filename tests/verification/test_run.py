@@ -268,6 +268,30 @@ def test_a_file_of_every_kind_is_in_a_list_and_what_is_in_none_or_edited_is_not_
     assert mine.read_bytes() == written
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "report {0}/slices -o {0}/rows2.jsonl",
+        "report {0}/slices -o {0}/counts.duckdb",
+        "report {0}/slices -o {0}/slices/tokenizer.json",
+        "report {0}/slices -o {0}/slices/sequences.json",
+        "build-rows {0}/documents.jsonl -o {0}/slices/tokens.parquet --force",
+        "build-rows {0}/documents.jsonl -o {0}/counts.duckdb --force",
+        "count {0}/text.jsonl -o {0}/slices/tokens.parquet --force",
+        "count {0}/text.jsonl -o {0}/rows2.jsonl --force",
+        "count {0}/text.jsonl -o {0}/counts.duckdb --export {0}/counts.duckdb --force",
+    ],
+)
+def test_a_file_of_another_kind_is_not_replaced(folder, words):
+    (folder / "documents.jsonl").write_text('{"text": "Name: Zork is here.", "pairs": {"Name": "Zork"}}\n')
+    assert invoke("build-rows", folder / "documents.jsonl", "-o", folder / "rows2.jsonl").status == 0
+    path = Path(words.format(folder).replace(" --force", "").split()[-1])
+    before = path.read_bytes()
+    assert_refused(invoke(*words.format(folder).split()), path.name, "give another name")
+    assert path.read_bytes() == before or "--export" in words
+    assert verify(folder).is_sound
+
+
 def test_a_list_goes_where_no_file_of_somebody_else_is(folder):
     """As where the shell made page.json for what `--json` prints, and in a folder with a manifest of another program."""
     for mine, listing in (("page.json", "manifest.json"), ("manifest.json", "page.json")):
