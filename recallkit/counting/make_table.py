@@ -46,7 +46,7 @@ def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any], timin
         "id": counts_id(meta, *counted.bigrams, counted.tokens, counted.token_counts),
     }
     timings = timings or Timings()
-    with _writing(path), artifacts.replacing(path, absent=True) as temporary, db.connect(temporary) as connection:
+    with _writing(path), artifacts.adding(path, "counts", force=True) as temporary, db.connect(temporary) as connection:
         with timings.stage("writing"):
             _insert_all(connection, counted)
             connection.execute("CHECKPOINT")

@@ -277,5 +277,5 @@ def _reading(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         if lacks_resources(error):
             raise
         first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        remedy = "make it again with --force" if db.is_ours(path) else "name one that `recallkit count` made"
+        remedy = "make it again with --force" if artifacts.is_listed(path) else "name one that `recallkit count` made"
         raise UserError(f"not a readable counts table ({first_line})", where=path, remedy=remedy) from error

@@ -178,3 +178,5 @@ def check_figures_folder(folder: Path | None) -> None:
     """Raises UserError if charts cannot be written to a folder: checked before the work, not after it."""
     if folder is not None and folder.exists() and not folder.is_dir():
         raise UserError("not a directory", where=folder, remedy="name another with --figures")
+    if folder is not None:
+        artifacts.check_list(folder / artifacts.MANIFEST)

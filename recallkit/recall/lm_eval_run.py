@@ -238,7 +238,7 @@ def _environment() -> dict[str, str]:
 def write_results(results: dict[str, Any], folder: Path, model: str, shown: str | None = None) -> list[Path]:
     """Writes lm-eval's results JSON, and a samples JSONL per task, under their usual names in `folder`/MODEL; in them it is called `shown`.
 
-    Each file appears atomically. Returns their paths. Raises UserError if one could not be written.
+    They are added to the list of that folder. Returns their paths. Raises UserError if one could not be written.
     """
     samples = results.pop("samples", {})
     target = folder / _folder_name(model)
@@ -253,7 +253,10 @@ def write_results(results: dict[str, Any], folder: Path, model: str, shown: str 
         written = sorted((Path(temporary) / "model").glob("*"))
         if not _are_whole(written, samples):  # it logs errors rather than raising them
             raise UserError("lm-eval could not write its results", where=target, remedy="check the disk and run the same command again")
-        return [file.replace(target / file.name) for file in written]
+        with artifacts.adding_members(target, [file.name for file in written]) as new:
+            for file in written:
+                file.replace(new / file.name)
+    return [target / file.name for file in written]
 
 
 def _are_whole(written: Sequence[Path], samples: Mapping[str, Sequence[Any]]) -> bool:

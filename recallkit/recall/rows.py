@@ -184,10 +184,6 @@ class BuiltRows(Shown):
     absent: int
 
 
-_HEAD = b'{"doc_id":'
-"""How a file of rows begins."""
-
-
 def build_rows(
     documents: Path, out: Path, *, tokenizer: str | None = None, chunk_tokens: int = config.CHUNK_TOKENS, force: bool = False
 ) -> BuiltRows:
@@ -201,11 +197,11 @@ def build_rows(
     """
     import orjson
 
-    artifacts.check_replaceable(out, _HEAD)
+    artifacts.check_addable(artifacts.list_of(out), [out.name], "rows")
     if out.exists() and not force:
         raise UserError("is there already", where=out, remedy="give another name, or --force")
     opened, counted = load_tokenizer(tokenizer), {"documents": 0, "chunks": 0, "rows": 0, "absent": 0}
-    with artifacts.replacing(out) as partial, partial.open("wb") as file:
+    with artifacts.adding(out, "rows") as partial, partial.open("wb") as file:
         shard = file_shard(documents, _DocumentFinder())
         for name, text, pairs in read_records(shard, _document):
             counted["documents"] += 1

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
     from recallkit.display.tables import Table
 
-HEAD = b'<!doctype html>\n<html lang="en" data-made-by="recallkit">\n'
-"""The first bytes of a page, which identify it as ours when it is to be replaced."""
-
 MOST_BYTES = 3_000_000
 """Most bytes of a whole page, of which Vega is 0.9 million."""
 
@@ -167,7 +164,8 @@ def page(title: str, question: str, opening: str, sections: Sequence[Section]) -
     ]
     written = (f'\n<script type="{kind}">{script}</script>' for kind, script in scripts.items())
     main = tag("main", *(part + "\n" for part in body if part))
-    return HEAD + f"{head}\n{tag('body', contents, main, *written)}\n</html>\n".encode("utf-8", "backslashreplace")
+    document = f"{head}\n{tag('body', contents, main, *written)}"
+    return f'<!doctype html>\n<html lang="en">\n{document}\n</html>\n'.encode("utf-8", "backslashreplace")
 
 
 class Stamp(NamedTuple):
@@ -178,17 +176,17 @@ class Stamp(NamedTuple):
 
 
 def stamped(content: bytes, stamp: Stamp) -> bytes:
-    """A page with its stamp, which also has a digest of the page."""
-    return content + f"{_STAMP}{stamp.inputs} {stamp.excerpts} {digest_bytes(content)} -->\n".encode()
+    """A page with its stamp."""
+    return content + f"{_STAMP}{stamp.inputs} {stamp.excerpts} -->\n".encode()
 
 
 def read_stamp(page: Path) -> Stamp | None:
-    """The stamp of a page; None if there is no page, or it was changed since it was written."""
-    content, has_stamp, last = (page.read_bytes() if page.is_file() else b"").rpartition(_STAMP.encode())
-    parts = last.decode(errors="replace").split()
-    if not has_stamp or len(parts) != 4 or parts[2] != digest_bytes(content):
+    """The stamp of a page that was not changed since it was written; None if there is no page."""
+    content = page.read_bytes() if page.is_file() else b""
+    if not content:
         return None
-    return Stamp(parts[0], int(parts[1]))
+    inputs, num_excerpts, _ = content.rpartition(_STAMP.encode())[2].decode().split()
+    return Stamp(inputs, int(num_excerpts))
 
 
 _STAMP = "<!-- made of "

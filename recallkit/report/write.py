@@ -81,14 +81,14 @@ def write_report(
         problem = "there is no comparison here, hence no text to show"
         raise UserError(problem, where=folder, remedy="leave out --slices, --sequence, --document")
     target = out or (comparison.folder if comparison else folder) / "report.html"
-    artifacts.check_replaceable(target, markup.HEAD)
+    artifacts.check_addable(artifacts.list_of(target), [target.name], "a page")
     inputs = _inputs(comparison, results, options)
     earlier = markup.read_stamp(target)
     if earlier is not None and earlier.inputs == inputs:
         return Report(target, target.stat().st_size, results, earlier.excerpts)
     content, num_excerpts = _compose(comparison, results, options)
     content = markup.stamped(content, markup.Stamp(inputs, num_excerpts))
-    with artifacts.adding(target) as temporary:
+    with artifacts.adding(target, "a page") as temporary:
         temporary.write_bytes(content)
     return Report(target, len(content), results, num_excerpts)
 

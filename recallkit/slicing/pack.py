@@ -38,8 +38,7 @@ def write_pack(slices: Path) -> Path:
     facts = {"kind": "pack", "schema_version": SCHEMA_VERSION, "version": VERSION}
     facts |= {name: sequences[name] for name in _FACTS}
     names = ("ids.npy", "lengths.npy")
-    for name in (listing.name, *names):
-        artifacts.check_replaceable(listing.with_name(name))
+    artifacts.check_addable(listing, names, force=True)
     files = [listing.with_name(name) for name in names]
     with contextlib.suppress(artifacts.DamagedError):
         is_there = all(file.is_file() and artifacts.check_member(file) for file in files)

@@ -26,6 +26,7 @@ from recallkit.storage.unfinished import MARK, NEW, PARTIAL, new_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     import numpy as np
@@ -44,6 +45,9 @@ _DIGEST = "digest"
 _NOT_DIGESTED = (_DIGEST, TIMINGS, "seconds")
 """What differs between equal results is in no digest."""
 _AGAIN = "make it again with --force"
+_TABLES = (".parquet", ".duckdb", ".npy")
+"""Endings of what nobody edits, and `--force` therefore makes again."""
+_MOVE = "give another name, or move this file away"
 
 _NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EROFS)
 """Answers of file systems that cannot sync, most of them only folders: network disks, and FUSE."""
@@ -77,8 +81,7 @@ def replacing(path: Path, *, absent: bool = False) -> Iterator[Path]:
             stack.callback(temporary.unlink, missing_ok=True)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            names = [path.name, f"{path.name}.wal"]  # DuckDB's log, which remains if the disk is full
-            temporary = stack.enter_context(new_folder(path, names)) / path.name
+            temporary = stack.enter_context(new_folder(path, [path.name])) / path.name
         if not absent:
             os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
         yield temporary
@@ -159,20 +162,23 @@ def writing_members(
     listing: Path,
     names: Collection[str],
     check: Callable[[], None] = lambda: None,
+    kind: str | None = None,
 ) -> Iterator[Path]:
     """Yields an empty folder. If the block succeeds, its files become members of the list `listing`, in the folder that this is in.
 
     The new list is the file of its name there, completed by the members. Old members are removed, then the list is renamed to its
     place, then the files: a reader meanwhile, or after a kill, finds members missing, never two runs mixed, and the same command makes
     the result again. `names`: the files that it can have; other members, such as exports, stay.
-    `check` may raise once no other process writes the list.
+    `check` may raise once no other process writes the list. `kind` is what the members are.
     """
     folder = listing.parent
     folder.mkdir(parents=True, exist_ok=True)
     with new_folder(listing, {listing.name, *names}) as new:
         check()
         yield new
-        members = {path.name: describe(path) for path in sorted(new.iterdir()) if path.name not in (MARK, listing.name)}
+        files = [path for path in sorted(new.iterdir()) if path.name not in (MARK, listing.name)]
+        fact = {} if kind is None else {"kind": kind}
+        members = {path.name: {**describe(path), **fact} for path in files}
         facts, before = json_object(new / listing.name), json_object(listing).get(MEMBERS)
         before = before if isinstance(before, dict) else {}
         kept = {name: entry for name, entry in before.items() if name not in names}
@@ -208,30 +214,54 @@ def write_frames(
     return [folder / name for name, frame in frames.items() if frame is not None]
 
 
-@contextlib.contextmanager
-def adding_members(folder: Path, names: Collection[str]) -> Iterator[Path]:
+def adding_members(folder: Path, names: Collection[str]) -> AbstractContextManager[Path]:
     """Yields an empty folder whose files, of these `names`, are added to `folder` and to its `manifest.json`, which is made if need be.
 
-    Raises UserError, before anything is written, if a file that recallkit did not write would be replaced.
+    Raises UserError, before anything is written, as `check_addable` does.
     """
-    listing = folder / MANIFEST
-    for name in (MANIFEST, *names):
-        check_replaceable(folder / name)
-    with writing_members(listing, names) as new:
-        facts = read_list(listing) if listing.exists() else {"kind": "files", "schema_version": SCHEMA_VERSION}
-        (new / MANIFEST).write_text(json.dumps(facts), encoding="utf-8")
+    return _adding(folder / MANIFEST, names)
+
+
+@contextlib.contextmanager
+def adding(path: Path, kind: str, *, force: bool = False) -> Iterator[Path]:
+    """Yields the path of a file to be made, which becomes a member of the list `list_of(path)`; see `adding_members`.
+
+    `kind` is what it is, such as a page: a file of ours of another kind is not replaced by it. With
+    `force` a file of ours is replaced even if it was changed.
+    """
+    names = [path.name, f"{path.name}.wal"]  # DuckDB's log, which remains if the disk is full
+    with _adding(list_of(path), names, kind, force=force) as new:
+        yield new / path.name
+        with (new / path.name).open("rb") as written:
+            os.fsync(written.fileno())
+
+
+@contextlib.contextmanager
+def _adding(
+    listing: Path,
+    names: Collection[str],
+    kind: str | None = None,
+    *,
+    force: bool = False,
+) -> Iterator[Path]:
+    check_addable(listing, names, kind, force=force)
+    with writing_members(listing, names, kind=kind) as new:
+        facts: dict[str, Any] = {"kind": "files", "schema_version": SCHEMA_VERSION}
+        with contextlib.suppress(DamagedError):  # there is none, or a damaged one is replaced
+            facts = read_list(listing)
+        (new / listing.name).write_text(json.dumps(facts), encoding="utf-8")
         yield new
 
 
-@contextlib.contextmanager
-def adding(path: Path) -> Iterator[Path]:
-    """`replacing`; where the folder is that of a result, the file becomes a member."""
-    if is_stamped(path.with_name(MANIFEST)):
-        with adding_members(path.parent, [path.name]) as new:
-            yield new / path.name
-    else:
-        with replacing(path) as temporary:
-            yield temporary
+def list_of(path: Path) -> Path:
+    """The list of a file that is written alone: the one that names it, that of its folder, or NAME.json of its own.
+
+    Where NAME.json is somebody else's it is `manifest.json`, as of the pages in a folder.
+    """
+    own, shared = path.with_suffix(".json"), path.with_name(MANIFEST)
+    naming = [listing for listing in lists_beside(path) if _names(listing, path.name)]
+    is_free = own != path and (not own.exists() or is_stamped(own))
+    return next(iter(naming), own if is_free and not is_stamped(shared) else shared)
 
 
 def members(listing: Path) -> dict[str, Any]:
@@ -284,9 +314,10 @@ def check_member(path: Path) -> Path | None:
         if not _names(listing, path.name):
             continue
         facts = read_list(listing)
-        entry = facts.get(MEMBERS, {}).get(path.name)
-        if entry is None:
+        entry = dict(facts.get(MEMBERS, {}).get(path.name, {}))
+        if not entry:
             continue
+        entry.pop("kind", None)
         if entry != ({"size": path.stat().st_size} if entry.get("size") != path.stat().st_size else describe(path)):
             raise DamagedError("damaged (changed since it was written)", where=path, remedy=remedy_of(facts, path))
         return listing
@@ -312,8 +343,10 @@ def _text(path: Path) -> bytes:
 
 
 def remedy_of(facts: Mapping[str, Any], path: Path) -> str:
-    """What to do about a damaged table, according to its list."""
+    """What to do about a missing or damaged member, according to its list."""
     kind, typed = facts.get("kind"), facts.get("typed")
+    if path.suffix not in _TABLES and (kind, path.suffix) != ("tokens", ".json"):
+        return "move what is left of it away, and make it again"
     if kind in ("sequences", "tokens", "words"):
         return "slice again with --force"
     if kind != "scores":
@@ -324,22 +357,66 @@ def remedy_of(facts: Mapping[str, Any], path: Path) -> str:
     return f"score them again with `recallkit score {shlex.quote(str(typed))} --slices {shlex.quote(str(folder))} --force`"
 
 
-def check_replaceable(path: Path, head: bytes | None = None) -> None:
-    """Raises UserError if `path` is there and not ours: then it is never replaced, not even with --force.
+def check_replaceable(path: Path, kind: str | None = None) -> None:
+    """Raises UserError if `path` is there and no list beside it names it: then it is never replaced, not even with --force.
 
-    Ours is what a list beside it names, JSON that says so, and, of files that are in no list, what begins with `head`.
+    Nor is a member of another `kind`, as where a user gives the name of a table for a page.
     """
+    _check_ours(path, is_ours=is_listed(path))
+    for listing in lists_beside(path) if _has_bytes(path) else []:
+        listed = json_object(listing).get(MEMBERS) if _names(listing, path.name) else None
+        entry = listed.get(path.name) if isinstance(listed, dict) else None
+        if isinstance(entry, dict) and entry.get("kind") != kind:
+            of_kind = entry.get("kind") or "a member of a result"
+            problem = f"a file ({of_kind}) that such a command did not write, and will not replace"
+            raise UserError(problem, where=path, remedy=_MOVE)
+
+
+def is_listed(path: Path) -> bool:
+    """Whether a list beside a file names it, damaged or not."""
+    return any(_names(listing, path.name) for listing in lists_beside(path))
+
+
+def check_list(listing: Path) -> None:
+    """Raises UserError if a file that is no list of ours is in the place of one."""
+    _check_ours(listing, is_ours=is_stamped(listing))
+
+
+def check_addable(
+    listing: Path,
+    names: Collection[str],
+    kind: str | None = None,
+    *,
+    force: bool = False,
+) -> None:
+    """Raises UserError if files of these `names` beside a list cannot become its members: one is not ours, or changed.
+
+    What was changed since may be a user's work. With `force`, which is for tables, that is replaced: nobody edits them.
+    """
+    if listing.name in names:
+        raise UserError("the name of the list of what is in this folder", where=listing, remedy="give another name")
+    check_list(listing)
+    paths = [listing.with_name(name) for name in names]
+    for path in paths:
+        check_replaceable(path, kind)
+    try:
+        for path in [] if force else [path for path in (listing, *paths) if _has_bytes(path)]:
+            check_member(path) if path != listing else read_list(path)
+    except DamagedError as error:
+        problem = "changed since recallkit wrote it, perhaps by you, and not replaced"
+        raise UserError(problem, where=error.where, remedy=_MOVE) from error
+
+
+def _check_ours(path: Path, *, is_ours: bool) -> None:
     given_files.check_regular(path)
     given_files.check_folders(path)
-    if not path.exists() or not path.stat().st_size or any(_names(listing, path.name) for listing in lists_beside(path)):
-        return
-    with path.open("rb") as file:
-        if head is not None and file.read(len(head)) == head:
-            return
-    if path.suffix == ".json" and is_stamped(path):
-        return
-    problem = "a file that recallkit did not write, it seems, and will not replace"
-    raise UserError(problem, where=path, remedy="give another name, or move this file away")
+    if _has_bytes(path) and not is_ours:
+        problem = "a file that recallkit did not write, it seems, and will not replace"
+        raise UserError(problem, where=path, remedy=_MOVE)
+
+
+def _has_bytes(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 # ------------------------------------------------------------------------------------------------------ Parquet tables
@@ -354,19 +431,25 @@ def writing_parquet(
 ) -> Iterator[Callable[[pa.Table], None]]:
     """Yields a function that writes a table as one row group; the file is there, whole, if the block succeeds.
 
-    Except among the new members of a result it gets a list of its own, NAME.json. `manifest` is called at the end of the block.
+    Except among the new members of a result it gets a list of its own, NAME.json. Raises UserError
+    where that is somebody else's. `manifest` is called at the end of the block.
     `options` are passed to pyarrow.parquet.ParquetWriter (`use_dictionary`, `column_encoding` ...).
     """
     import pyarrow.parquet as pq
 
+    listing, is_alone = path.with_suffix(".json"), not path.parent.name.endswith(NEW)
+    if is_alone:
+        check_list(listing)
     with replacing(path) as temporary:
         with pq.ParquetWriter(temporary, schema, **{**_PARQUET_OPTIONS, **options}) as writer:
             yield lambda table: writer.write_table(table, row_group_size=max(1, table.num_rows))
             stamp = {"schema_version": SCHEMA_VERSION, **manifest()}
             writer.add_key_value_metadata({MANIFEST_KEY.decode(): json.dumps(stamp, sort_keys=True)})
-        if not path.parent.name.endswith(NEW):
+        if is_alone:
             path.unlink(missing_ok=True)  # a kill leaves a table that is missing, never one that seems damaged
-            write_json(path.with_suffix(".json"), {_VERSION: VERSION, **stamp, MEMBERS: {path.name: describe(temporary)}})
+            others = json_object(listing).get(MEMBERS)  # such as a page of the same name
+            listed = {**(others if isinstance(others, dict) else {}), path.name: describe(temporary)}
+            write_json(listing, {_VERSION: VERSION, **stamp, MEMBERS: listed})
 
 
 def write_parquet(

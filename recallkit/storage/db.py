@@ -5,9 +5,7 @@ Queries are in `queries/<stage>/<verb_noun>.sql`, one per file, with `$name` par
 
 from __future__ import annotations
 
-import contextlib
 import glob
-import mmap
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -15,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
 from recallkit.storage.artifacts import file_state
-from recallkit.storage.given_files import check_folders, check_regular
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,28 +84,6 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 
 _checked: dict[str, tuple[int, ...] | None] = {}
 """Files that contain nothing that computes -> their state then: to list DuckDB's functions takes longer than to open a file."""
-
-
-_MAGIC = b"DUCK"
-"""At byte 8 of a DuckDB file."""
-
-
-def is_ours(path: Path) -> bool:
-    """Whether recallkit wrote a database: its `meta` has a fact that only ours have, whose name can be found in a damaged file, too."""
-    with path.open("rb") as file:
-        if file.read(8 + len(_MAGIC))[8:] != _MAGIC:
-            return False
-        with contextlib.closing(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) as content:
-            return content.find(b"recallkit_version") >= 0
-
-
-def check_replaceable(path: Path) -> None:
-    """Raises UserError if `path` is there and no database of ours: then it is never replaced, not even with --force."""
-    check_regular(path)
-    check_folders(path)
-    if path.exists() and path.stat().st_size and not is_ours(path):
-        problem = "a file that recallkit did not write, it seems, and will not replace"
-        raise UserError(problem, where=path, remedy="give another name, or move this file away")
 
 
 def _check_holds_tables(connection: duckdb.DuckDBPyConnection, path: Path) -> None:

@@ -32,10 +32,11 @@ FileName = NewType("FileName", str)
 
 
 class Member(TypedDict):
-    """A file in a list: bytes, and the digest of its content."""
+    """A file in a list: bytes, the digest of its content, and what it is if a user named it."""
 
     size: int
     sha256: str
+    kind: NotRequired[str]
 
 
 class Stage(TypedDict):

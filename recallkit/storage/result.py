@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from recallkit import events
 from recallkit.config import SCHEMA_VERSION, VERSION
 from recallkit.errors import UserError
-from recallkit.storage import artifacts, db, schemas, unfinished
+from recallkit.storage import artifacts, schemas, unfinished
 from recallkit.storage.artifacts import MANIFEST, DamagedError
 from recallkit.storage.journal import Journal, PartsJournal, journal_folder, leftover
 
@@ -86,7 +86,7 @@ class Result:
 
     def _remove_leftovers(self) -> None:
         """Removes what a run that was killed at its end left: the folder of its journal, and those in which files were made."""
-        made = [self.path, *self.others, *self.beside, *([] if self.listing is None else [self.listing])]
+        made = [self.path, *self.others, *self.beside, self.listing]
         for folder in (journal_folder(self.path), *(path.with_name(f".{path.name}{unfinished.NEW}") for path in made)):
             with contextlib.suppress(OSError), leftover(folder, self.options) as is_left:  # a folder of another user's can be read
                 if is_left or not unfinished.is_marked(folder):
@@ -94,28 +94,24 @@ class Result:
 
     def _has_all_members(self) -> bool:
         """Whether no member is missing. Raises DamagedError for one that has changed."""
-        if self.listing is None:
-            return True
         mine = {path.name for path in (*self.others, *self.beside) if path.parent == self.path.parent}
         listed = [self.path.with_name(name) for name in artifacts.members(self.listing) if name in mine]
         return all(path.exists() and artifacts.check_member(path) for path in listed)
 
     @property
-    def listing(self) -> Path | None:
-        """The list of its members: that of the folder, or NAME.json of one table of many in a folder; none of a counts table."""
-        if self.path.suffix != ".parquet":
-            return None
+    def listing(self) -> Path:
+        """The list of its members: that of the folder, or NAME.json of one table of many in a folder."""
+        if self.path.suffix != ".parquet":  # a counts table
+            return artifacts.list_of(self.path)
         return self.path.with_name(MANIFEST) if self.kind == "tokens" or self.kind in KINDS else self.path.with_suffix(".json")
 
     def check_replaceable(self) -> None:
         """Raises UserError if one of its files is there and not recallkit's, or the folder has another result with the same list."""
-        if self.listing is None:
-            db.check_replaceable(self.path)
-            return
-        for path in (self.path, *self.others, *self.beside, self.listing):
-            artifacts.check_replaceable(path)
+        for path in (self.path, *self.others, *self.beside):
+            artifacts.check_replaceable(path, "counts" if self.kind is None else None)
+        artifacts.check_list(self.listing)
         found = artifacts.json_object(self.listing).get("kind")
-        if found not in (None, "files", self.kind):
+        if self.kind is not None and found not in (None, "files", self.kind):
             problem = f"this list belongs to another result ({found})"
             raise UserError(problem, where=self.listing, remedy="choose another output with -o")
 
@@ -166,7 +162,6 @@ class Result:
         See `artifacts.writing_members`. What the block adds to `manifest` and `timings` is in the list, too. Raises UserError if a result
         of other options has come there since `finished`, as of a command that ran at the same time.
         """
-        assert self.listing is not None
         names = {path.name for path in (self.path, *self.others, *self.beside) if path.parent == self.path.parent}
         with artifacts.writing_members(self.listing, names, self._check_unclaimed) as new:
             yield new

@@ -84,8 +84,8 @@ class Sweep:
         )
         result.check_replaceable()
         if force:
-            for path in (paths := [self._file(run) for run in self.runs]):
-                artifacts.check_replaceable(path)
+            paths = [self._file(run) for run in self.runs]
+            artifacts.check_addable(self.out / "runs" / artifacts.MANIFEST, [path.name for path in paths], "a run")
             for path in paths:
                 path.unlink(missing_ok=True)
         timings = Timings()
@@ -167,9 +167,8 @@ class Sweep:
             "machine": describe_device(device),
             "seconds": round(time.monotonic() - begun, 1),
         }
-        path = self._file(run)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        artifacts.write_json(path, outcome)
+        with artifacts.adding(self._file(run), "a run") as path:
+            artifacts.write_json(path, outcome)
         yield run.steps - done
 
     def _file(self, run: Run) -> Path:
@@ -187,7 +186,7 @@ class Sweep:
             return outcome
         except UserError as error:
             problem = "damaged, or not the outcome of this run"
-            raise UserError(problem, where=path, remedy="remove it: the same command makes it again") from error
+            raise UserError(problem, where=path, remedy="move it away: the same command makes it again") from error
 
 
 def plan_sweep(preset: str, task: str, choices: SweepOptions, out: Path, device: str = "auto") -> Sweep:

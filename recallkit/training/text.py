@@ -26,7 +26,7 @@ from recallkit.storage.timings import Timings
 from recallkit.text.open_text import OpenText
 from recallkit.text.records import Position
 from recallkit.text.sequences import pack_sequences
-from recallkit.text.tokenizers import write_tokenizer
+from recallkit.text.tokenizers import TOKENIZER_FILE, write_tokenizer
 from recallkit.training import lists, recipes
 from recallkit.training.loop import (
     Trainer,
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 POINTS = 50
 """Of the curve, each the mean of the steps since the one before."""
 SAVED_EVERY_SECONDS = 300
+_CHECKPOINT = (TOKENIZER_FILE, zoo.CONFIG, zoo.WEIGHTS)
+"""The files of a checkpoint."""
 
 
 def train_text(
@@ -312,22 +314,22 @@ class _Run:
         return {*(step for step in range(1, self.num_steps) if self.tokens(step) // every > self.tokens(step - 1) // every), self.num_steps}
 
     def _check_checkpoints(self, *, force: bool) -> None:
-        """Raises UserError where a checkpoint is in the way: one of ours is replaced with `force` alone, another never."""
+        """Raises UserError where a checkpoint is in the way: an unchanged one of ours is replaced with `force` alone, another never."""
         for step in sorted(self._checkpoint_steps()):
             folder = self.out / f"checkpoint-{step}"
-            if folder.exists() and not (force and zoo.is_ours(folder)):
+            if folder.exists() and not force:
                 raise UserError("a checkpoint is there already", where=folder, remedy="choose another -o, or move it away")
+            artifacts.check_addable(folder / artifacts.MANIFEST, _CHECKPOINT)
 
     def _write_checkpoint(self) -> None:
         """A model folder that every command reads."""
         if self.journal is None:
             return
         folder = self.out / f"checkpoint-{self.step}"
-        folder.mkdir(exist_ok=True)
-        write_tokenizer(folder, self.opened.tokenizer)
-        with artifacts.replacing(folder / zoo.CONFIG) as temporary:
-            temporary.write_text(zoo.config_json(self.found.config), encoding="utf-8")
-        _write_tensors(folder / zoo.WEIGHTS, self.trainer.model.state_dict())
+        with artifacts.adding_members(folder, _CHECKPOINT) as new:
+            write_tokenizer(new, self.opened.tokenizer)
+            (new / zoo.CONFIG).write_text(zoo.config_json(self.found.config), encoding="utf-8")
+            _write_tensors(new / zoo.WEIGHTS, self.trainer.model.state_dict())
 
     def _save(self) -> None:
         """Saves all that is needed to resume, after which the one before goes."""

@@ -92,23 +92,26 @@ class Verified(Shown):
 def verify(folder: Path, *, clean: bool = False) -> Verified:
     """Compares every list of members in a folder, and in the folders in it, with the files: missing, changed, foreign.
 
-    Ids of counts are computed again; labels, scores and comparisons are those of the sequences, counts and scores beside them. Nothing is
-    written. With `clean`, what killed runs left is removed first: the files that the mark of a folder of unfinished work lists, where no
-    process uses it and its result is complete. Raises UserError if there is no such folder.
+    Of folders in which there is no list one note says how many files they have. Labels, scores and
+    comparisons are those of the sequences, counts and scores beside them. Nothing is written. With
+    `clean`, what killed runs left is removed first: the files that the mark of a folder of unfinished
+    work lists, where no process uses it and its result is complete. Raises UserError if there is no
+    such folder.
     """
     if not folder.is_dir():
         problem = "not a directory" if folder.exists() else "no such directory"
         raise UserError(problem, where=folder, remedy="name one that recallkit wrote results to")
     found = Verified(folder)
     facts: Facts = {}
-    tree = list(_walk(folder, found))
+    tree, listed = list(_walk(folder, found)), set[Path]()
     with progress("verifying", total=sum(len(names) for _, names in tree), unit="files") as show:
         for place, names in tree:
             if unfinished.is_marked(place):
                 _check_unfinished(place, names, found, clean=clean)
-            else:
-                _check_folder(place, names, found, facts)
+            elif _check_folder(place, names, found, facts):
+                listed |= {place, *place.parents}
             show(found.num_files)
+    _note_unlisted(tree, listed, found)
     for path, problem, remedy in _mismatches(facts):
         found.add(path, "mismatch", problem, remedy)
     found.findings.sort(key=lambda finding: (not finding.is_error, finding.file))
@@ -126,14 +129,32 @@ def _walk(folder: Path, found: Verified) -> Iterator[tuple[Path, list[str]]]:
         yield Path(place), sorted(names)
 
 
-def _check_folder(place: Path, names: list[str], found: Verified, facts: Facts) -> None:
-    """The lists in a folder, their members, and what no list names."""
-    named: set[str] = set()
+def _note_unlisted(tree: list[tuple[Path, list[str]]], listed: set[Path], found: Verified) -> None:
+    """A note for the files of each tree of folders in none of which there is a list; `listed`: all that contain one."""
+    counts: dict[Path, int] = {}
+    for place, names in tree:
+        if place not in listed and not unfinished.is_marked(place):
+            top = min({place, *place.parents} - listed - {*found.folder.parents}, key=lambda path: len(path.parts))
+            counts[top] = counts.get(top, 0) + len(names)
+    for top, number in counts.items():
+        if number:
+            problem = f"{counted(number, 'file')} in no list of recallkit: nothing to compare with"
+            found.add(top, "foreign", problem, "none needed")
+
+
+def _check_folder(place: Path, names: list[str], found: Verified, facts: Facts) -> bool:
+    """The lists in a folder, their members, and what no list names; returns whether there is a list."""
+    from recallkit.counting.table import read_meta
+
+    named, lists = set[str](), set[str]()
     for listing in [place / name for name in names if name.endswith(".json") and artifacts.is_stamped(place / name)]:
+        lists.add(listing.name)
         with found.reading(listing):
             content = artifacts.read_list(listing)
+            if artifacts.MEMBERS not in content:  # a member, such as a run of a sweep
+                lists.remove(listing.name)
             members = content.get(artifacts.MEMBERS, {})
-            named |= {listing.name, *members}
+            named |= {*members}
             for path in (place / name for name in members):
                 if not path.exists():
                     found.add(path, "missing", f"a member of {listing.name}", artifacts.remedy_of(content, path))
@@ -141,26 +162,26 @@ def _check_folder(place: Path, names: list[str], found: Verified, facts: Facts) 
                 with found.reading(path):
                     if path.suffix == ".parquet":
                         facts[path] = artifacts.read_manifest(path)
-                    else:
-                        artifacts.check_member(path)
-        named.add(listing.name)
-    for path in (place / name for name in names if name not in named):
-        if path.suffix == ".duckdb" and path.exists():
-            with found.reading(path):
-                facts[path] = _counts_facts(path)
-        elif path.suffix == ".parquet" and path.is_file() and artifacts.is_table(path):
+                    elif artifacts.check_member(path) and path.suffix == ".duckdb":
+                        facts[path] = read_meta(path)
+    for path in (place / name for name in names if name not in named | lists):
+        if _is_table(path):
             listings = " or ".join(listing.name for listing in artifacts.lists_beside(path))
             found.add(path, "missing", f"a recallkit table that no list names: {listings} is missing or changed", _AGAIN)
-        elif named or path.suffix == ".parquet":
+        elif lists:
             found.add(path, "foreign", "named in no list of recallkit, so there is nothing to compare it with", "none needed")
+    return bool(lists)
 
 
-def _counts_facts(path: Path) -> dict[str, Any]:
-    from recallkit.counting.table import open_counts
+def _is_table(path: Path) -> bool:
+    """Whether a file is a table of ours, according to what is in it."""
+    from recallkit.counting.table import read_meta
 
-    table = open_counts(path)  # which computes the id again
-    _ = table.ngram_hashes  # which opening, unlike all else, neither reads nor checks
-    return dict(table.meta)
+    if path.suffix != ".duckdb":
+        return path.suffix == ".parquet" and path.is_file() and artifacts.is_table(path)
+    with contextlib.suppress(UserError):
+        return bool(read_meta(path))
+    return False
 
 
 def _check_unfinished(folder: Path, names: list[str], found: Verified, *, clean: bool) -> None:

@@ -90,12 +90,14 @@ def test_what_makes_no_rows_is_told_and_leaves_no_file(tmp_path, documents, mess
 def test_a_file_that_is_there_is_kept(tmp_path, run):
     path, out = write(tmp_path), tmp_path / "rows.jsonl"
     out.write_text("mine")
-    for force in ((), ("--force",)):
+    for mine, force in itertools.product(("mine", '{"doc_id":"1","chunk":0}\n'), ((), ("--force",))):
+        out.write_text(mine)
         refused = run("build-rows", path, "-o", out, *force)
         assert "did not write" in refused.stderr
         assert "--force" not in refused.stderr
-        assert out.read_text() == "mine"
-    out.write_text('{"doc_id":"1","chunk":0}\n')
+        assert out.read_text() == mine
+    out.unlink()
+    assert run("build-rows", path, "-o", out).returncode == 0
     refused = run("build-rows", path, "-o", out)
     assert "rows.jsonl: is there already; give another name, or --force" in refused.stderr
     done = run("build-rows", path, "-o", out, "--force", "--json")

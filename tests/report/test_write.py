@@ -378,16 +378,19 @@ def test_vega_is_put_together_once(words, tmp_path, monkeypatch):
     assert page("third.html") == whole, "a damaged one is made anew"
 
 
-def test_a_page_is_made_again_only_of_other_files_or_options_or_where_it_was_edited(words, tmp_path):
+def test_a_page_is_made_again_only_of_other_files_or_options_and_never_where_it_was_edited(words, tmp_path):
     folder, page = Path(shutil.copytree(words, tmp_path / "results")), tmp_path / "page.html"
     made, written_at = write_report(folder, page), page.stat().st_mtime_ns
     assert write_report(folder, page) == made
     assert page.stat().st_mtime_ns == written_at, "left as it is"
     whole = page.read_bytes()
-    page.write_bytes(whole.replace(b"</h1>", b"!</h1>", 1))
-    write_report(folder, page)
-    is_whole = page.read_bytes() == whole  # a megabyte, of which pytest would show the difference
-    assert is_whole
+    edited = whole.replace(b"</h1>", b"!</h1>", 1)
+    page.write_bytes(edited)
+    with pytest.raises(UserError, match=r"changed since recallkit wrote it.*move this file away"):
+        write_report(folder, page)
+    is_kept = page.read_bytes() == edited  # a megabyte, of which pytest would show the difference
+    assert is_kept
+    page.unlink()
     write_report(folder, page, ReportOptions(sequence=[7]))
     assert [excerpt["sequence"] for excerpt in Page.read(page).token_data()["excerpts"] if excerpt["asked"]] == [7]
     comparison = read_comparison(folder)

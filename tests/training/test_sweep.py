@@ -87,7 +87,7 @@ def test_a_damaged_run_and_sizes_that_do_not_fit_are_one_line(tmp_path):
     [run] = sweep.runs
     assert sweep.outcome(run) is None
     outcome(sweep)
-    [file] = (tmp_path / "runs").iterdir()
+    [file] = (tmp_path / "runs").glob(f"{run.digest}.json")
     for text in ("", "[]", '{"accuracy": 1.0}'):
         file.write_text(text)
         with pytest.raises(UserError, match="not the outcome of this run"):

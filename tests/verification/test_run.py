@@ -21,7 +21,7 @@ from recallkit.storage.journal import leftover
 from recallkit.storage.unfinished import MARK, open_marked
 from recallkit.verification.run import Verified, verify
 from tests.fuzz.conftest import make
-from tests.fuzz.harness import assert_manners, copy_of, invoke
+from tests.fuzz.harness import assert_manners, assert_refused, copy_of, invoke
 
 
 @pytest.fixture(scope="module")
@@ -212,6 +212,122 @@ def test_exports_are_members_and_their_flipped_bits_are_found(folder):
         path.write_bytes(content)
 
 
+GAP = "gap control:recall control:bigram --slices {folder}/slices --counts {folder}/counts.duckdb -o {out} --force"
+REPORT = "report {folder}/slices -o {out}/page.html"
+SWEEP = "--seq-len 16 --pairs 2 --test-seq-len 16 --test-pairs 2 --vocab 64 --widths 16 --examples 8 --test-examples 8 --batch 8 --steps 2"
+WRITTEN = {
+    "rows.jsonl": "build-rows {folder}/documents.jsonl -o {out}/rows.jsonl --force",
+    "page.html": REPORT,
+    "figures/*.svg": f"{REPORT} --figures {{out}}/figures",
+    "figures/*.tex": f"{REPORT} --figures {{out}}/figures",
+    "gap.csv": f"{GAP} --export csv",
+    "card-*.md": f"{GAP} --export card",
+    "gap.parquet": GAP,
+    "counts.duckdb": "count {folder}/text.jsonl -o {out}/counts.duckdb --force",
+    "bigrams.parquet": "count {folder}/text.jsonl -o {folder}/counts.duckdb --export {out}/bigrams.parquet --force",
+    "pack/ids.npy": "slice {folder}/text.jsonl -o {out} --seq-len 32 --pack --force",
+    "lm-eval/*/samples_*.jsonl": "eval-recall control:unigram --data {folder}/rows.jsonl --counts {folder}/counts.duckdb -o {out} --force",
+    "checkpoint-*/config.json": "train zoo:attention {folder}/text.jsonl --tokens 512 --seq-len 32 --batch 8 --no-lists -o {out} --force",
+    "runs/?????*[0-9a-f].json": f"train --task mqar {SWEEP} --mixers attention --learning-rates 1e-3 --device cpu -o {{out}} --force",
+}
+"""A file of every kind that commands write -> the command, with `--force` where it has that."""
+DATED = "lm-eval/*/samples_*.jsonl"
+"""Of another name in every run."""
+TABLES = (".parquet", ".duckdb", ".npy")
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_file_of_every_kind_is_in_a_list_and_what_is_in_none_or_edited_is_not_replaced(folder, name):
+    (folder / "documents.jsonl").write_text('{"text": "Name: Zork is here.", "pairs": {"Name": "Zork"}}\n')
+    out = folder / "out"
+    words = WRITTEN[name].format(folder=folder, out=out).split()
+    assert assert_manners(invoke(*words)).status == 0
+    path = min(path for path in out.glob(name) if path.name != "manifest.json")
+    written, changes = path.read_bytes(), {}
+    path.unlink()
+    changes["missing"] = verify(out)
+    path.write_bytes(written[:9] + bytes([written[9] ^ 1]) + written[10:])
+    changes["changed"] = verify(out)
+    for kind, found in changes.items():
+        assert (kind, str(path.relative_to(out))) in {(finding.kind, finding.file) for finding in found.findings}
+    edited = written + b"mine\n"
+    path.write_bytes(edited)
+    outcome = assert_manners(invoke(*words))
+    if path.suffix in TABLES:
+        assert (outcome.status, verify(out).is_sound) == (0, True)
+    elif name == DATED:
+        assert (outcome.status, path.read_bytes()) == (0, edited)
+    else:
+        assert_refused(outcome, path.name, "changed since recallkit wrote it", "move this file away")
+        assert path.read_bytes() == edited
+    shutil.rmtree(out)
+    mine = path.with_name("manifest.json") if name == DATED else path
+    mine.parent.mkdir(parents=True)
+    mine.write_bytes(written)  # the same bytes, in no list
+    assert_refused(invoke(*words), mine.name, "did not write", "move this file away")
+    assert mine.read_bytes() == written
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "report {0}/slices -o {0}/rows2.jsonl",
+        "report {0}/slices -o {0}/counts.duckdb",
+        "report {0}/slices -o {0}/slices/tokenizer.json",
+        "report {0}/slices -o {0}/slices/sequences.json",
+        "build-rows {0}/documents.jsonl -o {0}/slices/tokens.parquet --force",
+        "build-rows {0}/documents.jsonl -o {0}/counts.duckdb --force",
+        "count {0}/text.jsonl -o {0}/slices/tokens.parquet --force",
+        "count {0}/text.jsonl -o {0}/rows2.jsonl --force",
+        "count {0}/text.jsonl -o {0}/counts.duckdb --export {0}/counts.duckdb --force",
+    ],
+)
+def test_a_file_of_another_kind_is_not_replaced(folder, words):
+    (folder / "documents.jsonl").write_text('{"text": "Name: Zork is here.", "pairs": {"Name": "Zork"}}\n')
+    assert invoke("build-rows", folder / "documents.jsonl", "-o", folder / "rows2.jsonl").status == 0
+    path = Path(words.format(folder).replace(" --force", "").split()[-1])
+    before = path.read_bytes()
+    assert_refused(invoke(*words.format(folder).split()), path.name, "give another name")
+    assert path.read_bytes() == before or "--export" in words
+    assert verify(folder).is_sound
+
+
+def test_a_list_goes_where_no_file_of_somebody_else_is(folder):
+    """As where the shell made page.json for what `--json` prints, and in a folder with a manifest of another program."""
+    for mine, listing in (("page.json", "manifest.json"), ("manifest.json", "page.json")):
+        out = folder / listing.partition(".")[0]
+        out.mkdir()
+        (out / mine).write_text("" if mine == "page.json" else '{"name": "an app"}')
+        for _ in range(2):
+            assert assert_manners(invoke("report", folder / "slices", "-o", out / "page.html")).status == 0
+            assert (out / mine).read_text() in ("", '{"name": "an app"}')
+            (out / mine).write_text('{"name": "an app"}')
+        assert list(artifacts.members(out / listing)) == ["page.html"]
+        assert verify(out).is_sound
+    (out / "page.json").write_text((out / "page.json").read_text().replace("files", "filet"))
+    assert_refused(invoke("report", folder / "slices", "-o", out / "page.html"), "page.json: changed since", "move this file away")
+    assert_refused(invoke("report", folder / "slices", "-o", folder / "manifest.json"), "the name of the list", "give another name")
+
+
+def test_the_loss_of_a_list_is_noted(folder):
+    """Of tables as an error: what is in them says whose they are. A folder of other files has one note."""
+    assert invoke("report", folder / "slices", "-o", folder / "p" / "page.html").status == 0
+    for listing in (folder / "p" / "page.json", folder / "counts.json"):
+        listing.unlink()
+    told = {(finding.kind, finding.file): finding.problem for finding in verify(folder).findings}
+    assert told["foreign", "p"].startswith("1 file in no list")
+    assert "no list names" in told["missing", "counts.duckdb"]
+
+
+def test_a_damaged_list_of_counts_is_made_again(folder):
+    listing = folder / "counts.json"
+    listing.write_text(listing.read_text().replace("files", "filet"))
+    assert ("changed", "counts.json") in lines(verify(folder))
+    command = ("count", folder / "text.jsonl", "-o", folder / "counts.duckdb", "--force")
+    assert assert_manners(invoke(*command)).status == 0
+    assert not {"counts.json", "counts.duckdb"} & {file for _, file in lines(verify(folder))}
+
+
 def test_clean_removes_what_a_killed_run_left_and_nothing_of_anybody_else(folder):
     killed = folder / "slices" / ".tokens.parquet.new.partial"
     strangers = [folder / "backup.partial", folder / ".mine.partial", folder / "slices" / ".committed"]
@@ -314,7 +430,7 @@ def test_files_of_others_are_left_alone(tmp_path):
     (tmp_path / "config.json").write_text('{"mine": 1}')
     (tmp_path / "notes.txt").write_text("x")
     found = verify(tmp_path, clean=True)
-    assert lines(found) == [("foreign", "corpus.parquet")]
+    assert lines(found) == [("foreign", ".")], "one note, not one for each"
     assert found.is_sound
     assert len(list(tmp_path.iterdir())) == 3
 
