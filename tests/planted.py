@@ -63,7 +63,7 @@ def gap_manifest(reference: str, models: list[str], **facts: Any) -> dict[str, A
         "schema_version": SCHEMA_VERSION,
         "options": named,
         **named,
-        "score_files": {name: f"{name}.parquet" for name in (reference, *models)},
+        "score_files": {name: f"{n}.parquet" for n, name in enumerate((reference, *models))},
         "scores": dict.fromkeys((reference, *models), OPTIONS),
         "cluster": "document",
         "prefixes": {},

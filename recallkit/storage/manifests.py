@@ -184,10 +184,10 @@ class CountsMeta(Manifest):
     """A counts table."""
 
     id: str
-    options: dict[str, Any]
-    tokenizer: Tokenizer | None
-    boundary: str | None
-    only: str | None
+    options: NotRequired[dict[str, Any]]
+    tokenizer: NotRequired[Tokenizer | None]
+    boundary: NotRequired[str | None]
+    only: NotRequired[str | None]
     num_tokens: int
     num_documents: int
     num_bigrams: int
@@ -271,7 +271,7 @@ class Scores(Manifest):
     dtype: str | None
     num_rows: int
     prefix: Prefix
-    tokenizer: str | None
+    tokenizer: dict[str, Any] | None
     read_exactly: int | None
     batch_tokens: NotRequired[int | None]
     context: NotRequired[int | None]

@@ -17,6 +17,7 @@ from recallkit.errors import UserError
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.models.loading import identify_model, load_model
 from recallkit.models.protocol import ModelRequest
+from tests.planted import TOKENIZER
 
 VOCAB = 11
 
@@ -55,7 +56,7 @@ def make_counts(path, training: list[int]):
     run = count_bigrams(ids, np.zeros(1, np.int64))
     tokens, counts = np.unique(ids, return_counts=True)
     counted = CountedStream(run, tokens.astype(np.uint32), counts.astype(np.uint64), len(training), 1)
-    write_counts(path, counted, {"tokenizer": {"vocab_size": VOCAB, "digest": "x", "name": "x"}, "boundary": "pack", "only": None})
+    write_counts(path, counted, {"tokenizer": TOKENIZER | {"vocab_size": VOCAB}, "boundary": "pack", "only": None})
     return path
 
 

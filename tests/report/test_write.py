@@ -27,6 +27,7 @@ from recallkit.report import words as in_words
 from recallkit.report.write import ReportOptions, write_report
 from recallkit.storage import artifacts
 from tests.attribution.corpus import Corpus
+from tests.planted import gap_manifest
 from tests.report.conftest import MODELS, REFERENCE
 from tests.report.reading import Page
 
@@ -56,7 +57,11 @@ def renamed(tables: GapTables, names: dict[str, str]) -> GapTables:
 
 def put(tables: GapTables, folder: Path, like: Comparison, **facts: object) -> Path:
     """The tables in a folder, with the manifest of another comparison but for `facts`."""
-    artifacts.write_frames(tables, folder, {**like.manifest, **facts})
+    names = list(dict.fromkeys([*tables.gap["reference"], *tables.gap["model"]]))
+    manifest = dict(like.manifest)
+    if {*names} != {*manifest["scores"]}:
+        manifest |= gap_manifest(names[0], names[1:], slices=manifest["slices"])
+    artifacts.write_frames(tables, folder, {**manifest, **facts})
     return folder
 
 
@@ -168,7 +173,7 @@ def of_corpus(folder: Path, like: Comparison, tokens: list[tuple], at_hit: float
         corpus.score("reference", [at_hit if hit else 2.0 for hit in hits]),
         corpus.score("model", [1.5 + row["position"] / 10 for row in corpus.rows]),
     ]
-    put(attribute_gap(corpus.path, paths[0], paths[1:]), folder / "a" / "b", like, reference="reference", models=["model"])
+    put(attribute_gap(corpus.path, paths[0], paths[1:]), folder / "a" / "b", like)
     return Page.read(write_report(folder / "a" / "b").page)
 
 
@@ -263,8 +268,6 @@ def evil(comparison, tmp_path_factory) -> Page:
     slices = {**comparison.manifest["slices"]}
     slices["tokenizer"] = {**slices["tokenizer"], "name": "</dd><img>"}
     facts = {
-        "models": [names[model] for model in MODELS],
-        "reference": names[REFERENCE],
         "slices": slices,
         "prefixes": {EVIL: "<bos>", names[REFERENCE]: ""},
         "inexact": {EVIL: {"all": 0.25}},
@@ -342,7 +345,7 @@ def test_mistakes_are_one_line_with_a_remedy(comparison, words, tmp_path):
     with pytest.raises(UserError, match="no such sequence"):
         write_report(folder, options=ReportOptions(slices=words, sequence=[10**7]))
 
-    put(comparison.tables, folder, comparison, models=["others"])
+    put(comparison.tables, folder, comparison, cluster="source")
     (folder / "by_count.parquet").write_bytes((comparison.folder / "by_count.parquet").read_bytes())
     with pytest.raises(UserError, match="changed since it was written"):
         write_report(folder)

@@ -110,7 +110,8 @@ def test_a_database_may_be_called_anything(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     with db.connect(Path(name)) as connection:
         connection.execute(db.query("counts/create_tables"))
-        facts = {"schema_version": SCHEMA_VERSION, "id": "0", "num_tokens": 0, "num_bigrams": 0}
+        numbers = dict.fromkeys(("num_tokens", "num_documents", "num_bigrams"), 0)
+        facts = {"schema_version": SCHEMA_VERSION, "id": "0", **numbers, "unseen": None}
         for key, value in artifacts.with_digest(facts).items():
             connection.execute(db.query("counts/insert_fact"), {"key": key, "value": json.dumps(value)})
         connection.execute("CHECKPOINT")
