@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from recallkit.display import console
 from recallkit.display.cells import counted
 from recallkit.display.progress import progress
-from recallkit.errors import UserError, printable, redacted
+from recallkit.errors import UserError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -135,11 +135,11 @@ class OpenText:
                 [text] = self.tokenizer.decode([ids[:_NOTED_IDS]])
                 text = textwrap.shorten(printable(text), _NOTED_CHARACTERS, placeholder=" ...")
                 kind = f"token ids ({ids.dtype.name}), {bound}{counted(number, 'document')}"
-                console.note(f"{redacted(shard.name)}: {kind}, the first: {text}")
+                console.note(f"{shard.name}: {kind}, the first: {text}")
 
     def names(self) -> list[str]:
-        """The shards as the user named them, without passwords: recorded in the manifest, but not part of the identity."""
-        return [redacted(shard.name) for shard in self.corpus.shards]
+        """The shards as the user named them, URLs without secrets: recorded in the manifest, but not part of the identity."""
+        return [shard.name for shard in self.corpus.shards]
 
     def named(self) -> dict[str, Any]:
         """What a manifest records besides what determines the ids: names of the tokenizer and the
