@@ -8,7 +8,6 @@ from __future__ import annotations
 import http.client
 import time
 import urllib.request
-from typing import Any
 
 from recallkit import events
 
@@ -19,16 +18,6 @@ TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 """Statuses of failures that may pass."""
 _LONGEST_REASON = 100
 sleep = time.sleep
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirection is an answer like any other error."""
-
-    def http_error_302(self, *_: Any) -> None:
-        """None: it is not followed, nor is its address read."""
-        return
-
-    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
 class _Connecting(http.client.HTTPConnection):
@@ -57,8 +46,17 @@ class _Safe(urllib.request.HTTPSHandler):
 
 
 def opener() -> urllib.request.OpenerDirector:
-    """What opens requests; an error, or a redirection, raises HTTPError."""
-    return urllib.request.build_opener(_NoRedirects, _Plain, _Safe)
+    """What opens requests; a redirection is an answer like any other error, which raises HTTPError."""
+    director = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        _Plain(),
+        _Safe(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+    ):
+        director.add_handler(handler)
+    return director
 
 
 def reason(error: BaseException) -> str:

@@ -20,7 +20,7 @@ from fsspec import AbstractFileSystem
 from recallkit import config, events
 from recallkit.errors import UserError, redacted
 from recallkit.storage import artifacts, given_files
-from recallkit.text.web_server import DOWNLOAD, Facts, NoRangesError, WebError, WebFile
+from recallkit.text.web_server import DOWNLOAD, NoRangesError, WebError, WebFile
 
 if TYPE_CHECKING:
     from recallkit.text.web_server import Body
@@ -37,7 +37,7 @@ _copies: dict[str, Any] = {}
 """The latest temporary copy, by the digest of its address and facts: each part of an archive is read from it."""
 
 
-class WebFiles(AbstractFileSystem):
+class WebFiles(AbstractFileSystem):  # type: ignore[misc]
     """Files by their URLs, and the folders whose pages list them. Raises OSError or UserError for what cannot be read."""
 
     cachable = False
@@ -203,7 +203,7 @@ class OpenWebFile(io.BufferedIOBase):
             folder.mkdir(parents=True, exist_ok=True)
             given_files.check_room(folder, self.size or 0, self._file.where)
             events.note(f"{self._file.where}: the server gives no parts of it, so it is copied to a temporary file")
-            copy = tempfile.TemporaryFile(dir=folder)
+            copy = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - later readers use it, too
             for piece in pieces:
                 copy.write(piece)
         copy.flush()

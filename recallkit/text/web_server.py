@@ -24,7 +24,7 @@ from recallkit.text.connection import TRANSIENT, Tries, opener, reason
 from recallkit.text.encoding import call_within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
 SECONDS = 60.0
 """How long an answer may take to begin, and after that each piece of it."""
@@ -120,7 +120,13 @@ class WebFile:
                 raise
             return found
 
-    def pieces(self, known: Facts, start: int = 0, stop: int | None = None, body: Body | None = None) -> Iterator[bytes]:
+    def pieces(
+        self,
+        known: Facts,
+        start: int = 0,
+        stop: int | None = None,
+        body: Body | None = None,
+    ) -> Generator[bytes]:
         """The bytes from `start` to `stop`, by default to the end, of the file of which `known` is known.
 
         `body` is an answer that begins at `start`. Raises NoRangesError if there are no parts, OSError for another file, for more or
@@ -139,7 +145,7 @@ class WebFile:
                     if not piece:
                         break
                     if done == end and stop is None and body.read(1):
-                        raise WebError(f"it has more than the {end:,} bytes that were promised")
+                        raise WebError(f"it has more than the {end:,} bytes that were promised")  # noqa: TRY301
                     yield piece
                 if end is None or done == end:
                     return
@@ -163,31 +169,36 @@ class WebFile:
         def read(size: int) -> bytes:
             nonlocal is_left
             try:
-                return self._within(functools.partial(answer.read, size))
+                content: bytes = self._within(functools.partial(answer.read, size))
             except (TimeoutError, KeyboardInterrupt):
                 is_left = True  # to the thread that reads: closing would wait for it
                 raise
+            return content
 
         def close() -> None:
             if not is_left:
                 answer.close()
 
         try:
-            found = self._facts_of(answer, start, stop)
-            if known.differs(found):
-                raise WebError("it changed while it was read: its size, tag or date is another")
-            if found.size is None and not answer.chunked:
-                raise self._refusal("the server does not say how long it is", DOWNLOAD)
-            if answer.status == 206 and not is_part:
-                raise WebError("the server answers with a part of it, but all was requested")
-            if answer.status == 200 and is_part:
-                raise NoRangesError(Body(found.size, read, close))
-        except NoRangesError:
-            raise
+            found = self._checked(answer, known, start, stop)
         except BaseException:
             answer.close()
             raise
-        return Body(found.size, read, close)
+        body = Body(found.size, read, close)
+        if is_part and answer.status == 200:
+            raise NoRangesError(body)
+        return body
+
+    def _checked(self, answer: http.client.HTTPResponse, known: Facts, start: int, stop: int | None) -> Facts:
+        """What an answer says, which is of the known file."""
+        found = self._facts_of(answer, start, stop)
+        if known.differs(found):
+            raise WebError("it changed while it was read: its size, tag or date is another")
+        if found.size is None and not answer.chunked:
+            raise self._refusal("the server does not say how long it is", DOWNLOAD)
+        if answer.status == 206 and not start and stop is None:
+            raise WebError("the server answers with a part of it, but all was requested")
+        return found
 
     def _facts_of(self, answer: http.client.HTTPResponse, start: int = 0, stop: int | None = None) -> Facts:
         """What an answer to the request for all, or for these bytes, says. Raises WebError if it is no such answer."""
