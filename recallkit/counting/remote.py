@@ -89,10 +89,12 @@ def _download(place: RemotePath, size: int, journal: Journal, part: Path, shown:
     """The bytes of `place` that `part` does not have yet, each chunk committed."""
     done = min(journal.state.get("bytes", 0), part.stat().st_size) if journal.resumed and part.exists() else 0
     given_files.check_room(journal.folder, size - done, shown)
-    with progress("downloading counts", total=size, unit="bytes") as show, part.open("r+b" if done else "wb") as file:
-        with _in_one_line(place.url, shown):
-            remote = place.open()
-            remote.seek(done)
+    with _in_one_line(place.url, shown):
+        opened = place.open()
+    with opened as remote, progress("downloading counts", total=size, unit="bytes") as show, part.open("r+b" if done else "wb") as file:
+        if getattr(remote, "size", size) != size:
+            raise UserError("it changed as its download began", where=shown, remedy=_AGAIN)
+        remote.seek(done)
         journal.note_resumed(done, "bytes")
         file.truncate(done)
         file.seek(done)

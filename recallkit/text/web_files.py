@@ -199,14 +199,15 @@ class OpenWebFile(io.BufferedIOBase):
     def _copy(self, body: Body) -> None:
         """Writes the file, of which `body` has the bytes, to a temporary file, which is removed with the process."""
         folder = config.home()
-        with contextlib.closing(self._file.pieces(self._facts, body=body)) as pieces:
-            folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as at_failure, contextlib.closing(body):
             given_files.check_room(folder, self.size or 0, self._file.where)
             events.note(f"{self._file.where}: the server gives no parts of it, so it is copied to a temporary file")
-            copy = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - later readers use it, too
-            for piece in pieces:
+            copy = at_failure.enter_context(tempfile.TemporaryFile(dir=folder))
+            for piece in self._file.pieces(self._facts, body=body):
                 copy.write(piece)
-        copy.flush()
+            copy.flush()
+            at_failure.pop_all()
         for other in _copies.values():
             other.close()
         _copies.clear()
