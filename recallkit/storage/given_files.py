@@ -83,6 +83,12 @@ def check_folders(path: Path) -> None:
         raise UserError("a file, but a directory is expected", where=in_the_way, remedy="give another name with -o")
 
 
+def check_part(size: int) -> None:
+    """Raises OSError if so many bytes are more than are read together."""
+    if size > config.MAX_PART_BYTES:
+        raise OSError(f"a part of {size:,} bytes, more than the {config.MAX_PART_BYTES:,} that are read together")
+
+
 def check_room(folder: Path, size: int, where: str) -> None:
     """Raises UserError if so many bytes, of what errors call `where`, are more than a folder's disk has free."""
     free = shutil.disk_usage(folder).free

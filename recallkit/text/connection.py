@@ -20,8 +20,20 @@ _LONGEST_REASON = 100
 sleep = time.sleep
 
 
+class _Response(http.client.HTTPResponse):
+    """An answer without chunks of negative size, for which http.client would read all that follows."""
+
+    def _read_next_chunk_size(self) -> int:
+        size: int = super()._read_next_chunk_size()  # type: ignore[misc]
+        if size < 0:
+            raise http.client.HTTPException("a chunk of negative size")
+        return size
+
+
 class _Connecting(http.client.HTTPConnection):
     """It is made within seconds, however long an answer may take."""
+
+    response_class = _Response
 
     def connect(self) -> None:
         """Connects."""

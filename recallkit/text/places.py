@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from recallkit.errors import UserError, lacks_resources, redacted
 from recallkit.storage import artifacts, given_files
+from recallkit.storage.given_files import check_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +29,6 @@ _CHECKSUMS = ("ETag", "etag", "blob_id", "CRC", "md5Hash", "md5", "checksum", "C
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs", "sftp": "paramiko"}
 _CHAIN = "::"
 _WEB = re.compile(r"https?://", re.IGNORECASE)
-MOST_AT_ONCE = 1 << 30
-"""Bytes that a reader may ask for together."""
 
 
 def is_url(argument: str) -> bool:
@@ -66,8 +65,10 @@ class RemotePath:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it is to be expanded. `?` belongs to a query."""
-        return _CHAIN not in self.url and any(sign in self.url.partition("?")[0] for sign in "*[")
+        """Whether it is to be expanded. `?` belongs to a query, which on the web is one file's."""
+        if _CHAIN in self.url or (_WEB.match(self.url) and "?" in self.url):
+            return False
+        return any(sign in self.url for sign in "*[")
 
     def info(self) -> dict[str, Any]:
         """What the file system knows of the file now: its size, and often a checksum."""
@@ -182,8 +183,7 @@ class _File:
         """Up to `size` bytes. Raises OSError for far too many, and for fewer in the file than its size."""
         most = getattr(self._file, "size", None)
         wanted = size if size >= 0 else most or 0
-        if wanted > MOST_AT_ONCE:
-            raise OSError(f"more than {MOST_AT_ONCE:,} bytes in one part")
+        check_part(wanted)
         content = _os_errors(lambda: bytes(self._file.read(size)))
         if len(content) < wanted and isinstance(most, int) and (end := self._file.tell()) < most:
             raise OSError(f"it ends after {end:,} of {most:,} bytes")

@@ -138,6 +138,7 @@ class OpenWebFile(io.BufferedIOBase):
     def read(self, size: int | None = -1, /) -> bytes:
         """So many bytes, or all that follow; fewer at the end alone."""
         wanted = sys.maxsize if size is None or size < 0 else size
+        given_files.check_part(min(wanted, (self.size or 0) - self._at))
         parts, length = [], 0
         while length < wanted and (part := self._some(wanted - length)):
             parts.append(part)

@@ -31,7 +31,7 @@ SECONDS = 60.0
 PIECE = 1 << 19
 """Bytes that are waited for together: 9 kB a second at least."""
 SECONDS_BETWEEN_NOTES = 30.0
-_LONGEST_WAIT = 60.0
+_LONGEST_WAIT = 30.0
 """How long a server may say that it wants to be left alone (Retry-After)."""
 _MOST_REDIRECTIONS = 5
 _RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", re.ASCII)
@@ -96,7 +96,8 @@ class WebFile:
         self.url = _quoted(address)
         self._headers = {"Accept-Encoding": "identity", "User-Agent": f"recallkit/{config.VERSION}"}
         if user:
-            key = base64.b64encode(unquote(user).encode()).decode()
+            name, _, password = user.partition(":")
+            key = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
             self._headers["Authorization"] = f"Basic {key}"
         self._opener = opener()
 
@@ -132,11 +133,17 @@ class WebFile:
         `body` is an answer that begins at `start`. Raises NoRangesError if there are no parts, OSError for another file, for more or
         fewer bytes than promised, and for a server that is silent.
         """
-        done, tries = start, Tries(self.where)
+        done, tries, problem = start, Tries(self.where), ""
         end = stop if known.size is None else min(known.size, stop or known.size)
         while end is None or done < end:
             begun = done
-            body = body or self._body(known, done, stop)
+            try:
+                body = body or self._body(known, done, stop)
+            except NoRangesError as error:
+                if done == start:
+                    raise
+                error.body.close()
+                raise WebError(f"{problem}, and the server gives no parts of it") from None
             end = body.size if end is None else end
             try:
                 while end is None or done < end:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from recallkit import config
 from recallkit.errors import UserError
 from recallkit.text import connection, web_files, web_server
 from recallkit.text.corpus import open_corpus
@@ -258,6 +259,14 @@ def broken_chunks(request):
         request.send(b"5000\r\n" + LINES[:1000] + b"\r\nzzz\r\n")
 
 
+def negative_chunk(request):
+    request.head(200, TAG, "Transfer-Encoding: chunked")
+    if request.method == "GET":
+        request.send(b"-1\r\n")
+        while True:
+            request.send(b"x" * 65536)
+
+
 def more_chunks_than_promised(request):
     if request.method == "HEAD" or request.wanted:
         tagged(request)
@@ -324,8 +333,9 @@ HOSTILE = {
     "10 TB": (terabytes_of_one_line, "longer than any document|more than 50,000,000 bytes"),
     "chunks without end": (chunks_without_end, "longer than any document|more than 50,000,000 bytes"),
     "broken chunks": (broken_chunks, "breaks off after"),
+    "negative chunk": (negative_chunk, "breaks off after 0 bytes .a chunk of negative size"),
     "more chunks than promised": (more_chunks_than_promised, "tag or date is another|more than the [0-9,]+ bytes"),
-    "fewer bytes": (ends_early, "it ends after .* bytes|gives no parts"),
+    "fewer bytes": (ends_early, "it ends after 622,346 of 623,346 bytes, and the server gives no parts of it"),
     "no length": (without_length, "does not say how long it is; download it"),
     "a part, unasked": (on_get(part_unasked), "a part of it, but all was requested"),
     "another size": (on_get(other_size), "changed while it was read"),
@@ -439,6 +449,16 @@ def test_a_table_larger_than_the_disk_is_not_begun():
         assert server.sent < 20_000_000
 
 
+def test_a_part_is_bounded(monkeypatch):
+    monkeypatch.setattr(config, "MAX_PART_BYTES", 1 << 16)
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as zipped:
+        for number in range(1000):
+            zipped.writestr(f"{number}" + "x" * 100, b"")
+    with serving(lambda request: request.part(archive.getvalue(), TAG)) as server:
+        assert "more than the 65,536 that are read together" in refusal(f"zip://a.jsonl::{server.url}/all.zip")
+
+
 def test_only_archives_are_opened_on_the_web():
     line = refusal("simplecache::http://127.0.0.1:9/a.jsonl")
     assert "cannot be read" in line
@@ -498,6 +518,8 @@ def test_users_and_proxies(monkeypatch):
         host = server.url.removeprefix("http://")
         assert read(f"http://me:pa%3Ass@{host}/data.jsonl") == TEXTS
         assert {request.headers["authorization"] for request in server.asked} == {"Basic bWU6cGE6c3M="}
+        assert read(f"http://me@{host}/data.jsonl") == TEXTS
+        assert server.asked[-1].headers["authorization"] == "Basic bWU6"
         server.asked.clear()
         monkeypatch.setenv("http_proxy", server.url)
         monkeypatch.setenv("no_proxy", "")
