@@ -52,7 +52,7 @@ def downloaded_counts(url: str) -> Path:
     shown = redacted(address)
     if address.startswith(_HUB) and address.removeprefix(_HUB).partition("/")[0] not in _KINDS:
         address = f"{_HUB}datasets/{address.removeprefix(_HUB)}"
-    # A table of a known id may be signed anew.
+    # A table of a known id may be signed again.
     identity = artifacts.digest_json([address.partition("?")[0] if wanted else address, wanted])
     target = config.home() / "counts" / f"{identity}.duckdb"
     if target.exists():

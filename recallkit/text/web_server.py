@@ -1,4 +1,4 @@
-"""A file of a web server (http, https): what the server says of it, and its bytes, checked, in bounded memory and time.
+"""A file of a web server (http, https): its size, tag and date, and its bytes, checked, in bounded memory and time.
 
 Every answer must be of the same file: of one size, tag and date. A server that is silent, or drips, is left after a minute;
 what breaks off is asked for again from there. Redirections are followed on the same host alone.
@@ -56,7 +56,7 @@ class NoRangesError(WebError):
 
 
 class Facts(NamedTuple):
-    """What a server says of a file: bytes, tag and date of its content; None or empty where it says nothing."""
+    """A file as a server describes it: bytes, tag and date of its content; None or empty where these are not stated."""
 
     size: int | None
     tag: str = ""
@@ -105,7 +105,7 @@ class WebFile:
         return UserError(problem, where=self.where, remedy=remedy)
 
     def facts(self) -> Facts:
-        """What the server says of the file now. Raises OSError or UserError for what cannot be read."""
+        """How the server describes the file now. Raises OSError or UserError for what cannot be read."""
         found = Facts(None)
         with contextlib.suppress(WebError), self._asked("HEAD") as answer:  # signed URLs are often for GET alone
             found = self._facts_of(answer)
