@@ -146,17 +146,10 @@ class WebFile:
                 raise WebError(f"{problem}, and the server gives no parts of it") from None
             end = body.size if end is None else end
             try:
-                while end is None or done < end:
-                    piece = body.read(PIECE if end is None else min(PIECE, end - done))
+                for piece in _read(body, done, end, is_rest=stop is None):
                     done += len(piece)
-                    if not piece:
-                        break
-                    if done == end and stop is None and body.read(1):
-                        raise WebError(f"it has more than the {end:,} bytes that were promised")  # noqa: TRY301
                     yield piece
-                if end is None or done == end:
-                    return
-                problem = f"it ends after {done:,} of {end:,} bytes"
+                return
             except (WebError, TimeoutError):
                 raise
             except (OSError, http.client.HTTPException) as error:
@@ -289,6 +282,20 @@ class WebFile:
         if now - _noted.get(self.host, -SECONDS_BETWEEN_NOTES) >= SECONDS_BETWEEN_NOTES:
             _noted[self.host] = now
             events.note(f"{self.where}: waiting for {self.host}, up to {SECONDS:g} s")
+
+
+def _read(body: Body, done: int, end: int | None, *, is_rest: bool) -> Generator[bytes]:
+    """The bytes from `done` to `end`, by default to the end of the body. Raises OSError for fewer, or after the rest for more."""
+    while end is None or done < end:
+        piece = body.read(PIECE if end is None else min(PIECE, end - done))
+        if not piece and end is not None:
+            raise OSError(f"{end:,} were promised")
+        if not piece:
+            return
+        done += len(piece)
+        if is_rest and done == end and body.read(1):
+            raise WebError(f"it has more than the {end:,} bytes that were promised")
+        yield piece
 
 
 def _door(address: str) -> tuple[str, str | None, int | None]:

@@ -335,7 +335,7 @@ HOSTILE = {
     "broken chunks": (broken_chunks, "breaks off after"),
     "negative chunk": (negative_chunk, "breaks off after 0 bytes .a chunk of negative size"),
     "more chunks than promised": (more_chunks_than_promised, "tag or date is another|more than the [0-9,]+ bytes"),
-    "fewer bytes": (ends_early, "it ends after 622,346 of 623,346 bytes, and the server gives no parts of it"),
+    "fewer bytes": (ends_early, "breaks off after 622,346 bytes .623,346 were promised., and the server gives no parts of it"),
     "no length": (without_length, "does not say how long it is; download it"),
     "a part, unasked": (on_get(part_unasked), "a part of it, but all was requested"),
     "another size": (on_get(other_size), "changed while it was read"),
