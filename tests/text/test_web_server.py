@@ -32,9 +32,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch, tmp_path):
-    """Seconds that a server may be silent are a fraction of one, waits before further tries none."""
+    """Waits before further tries are none."""
     waited = []
-    monkeypatch.setattr(web_server, "SECONDS", 0.8)
     monkeypatch.setattr(web_server, "PIECE", 1 << 14)
     monkeypatch.setattr(connection, "sleep", waited.append)
     monkeypatch.setattr(connection, "SECONDS_TO_CONNECT", 0.5)
@@ -317,7 +316,7 @@ def compressed(request):
 
 
 ERROR = b"<html><body>Please log in</body></html>"
-LATE = r"silent, or too slow: nothing complete within 0.8 s"
+LATE = r"silent, or too slow: nothing complete within 1.5 s"
 HOSTILE = {
     "silent": (silent, LATE),
     "silent to GET": (on_get(silent), LATE),
@@ -367,13 +366,14 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_server_is_one_line(name, impatient, capfd):
+def test_a_hostile_server_is_one_line(name, impatient, monkeypatch):
     mode, problem = HOSTILE[name]
+    monkeypatch.setattr(web_server, "SECONDS", 1.5 if LATE in problem else 60)
     with serving(mode) as server:
         begun = time.monotonic()
         line = refusal(f"{server.url}/data.jsonl")
         assert re.search(problem, line), line
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 30
         assert all(seconds <= 60 for seconds in impatient)
         assert server.sent < 70_000_000
 
