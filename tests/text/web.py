@@ -6,7 +6,6 @@ import contextlib
 import re
 import socketserver
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -122,4 +121,3 @@ def serving(mode: Mode | None = None, host: str = "127.0.0.1") -> Iterator[Serve
             server.ended.set()
             listening.shutdown()
             thread.join()
-            time.sleep(0)
