@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from recallkit.display import console
 from recallkit.display.cells import counted
 from recallkit.display.progress import progress
-from recallkit.errors import UserError, printable
+from recallkit.errors import UserError, printable, redacted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -139,7 +139,7 @@ class OpenText:
 
     def names(self) -> list[str]:
         """The shards as the user named them, URLs without secrets: recorded in the manifest, but not part of the identity."""
-        return [shard.name for shard in self.corpus.shards]
+        return [redacted(shard.name) for shard in self.corpus.shards]
 
     def named(self) -> dict[str, Any]:
         """What a manifest records besides what determines the ids: names of the tokenizer and the
