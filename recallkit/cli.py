@@ -173,7 +173,8 @@ def _stop_defective(error: BaseException, first_line: str | None) -> None:
         _stop(UserError(problem), EXIT_DEFECT, traceback=lines)
     kept: dict[str, Any] = {"prefix": "recallkit-error-", "suffix": ".txt", "delete": False, "encoding": "utf-8", "errors": "replace"}
     with tempfile.NamedTemporaryFile("w", **kept) as file:
-        report = f"recallkit {VERSION}, Python {platform.python_version()}, {platform.platform()}\n{shlex.join(sys.argv)}\n\n{lines}"
+        where = f"recallkit {VERSION}, Python {platform.python_version()}, {platform.platform()}"
+        report = f"{where}\n{shlex.join(map(redacted, sys.argv))}\n\n{lines}"
         file.write("".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in redacted(report)))
     _stop(UserError(problem, remedy=f"this is a bug in recallkit, not in your input: please report it with {file.name}"), EXIT_DEFECT)
 

@@ -69,6 +69,9 @@ sums per document and source would take gigabytes, and a source of few documents
 MAX_RECORD_BYTES = 50_000_000
 """Longest record that is read (one line, one text): anything longer is a broken file rather than a document."""
 
+MAX_PART_BYTES = 1 << 30
+"""Most bytes of a file elsewhere that are read together, whatever their reader asks for."""
+
 MAX_PROMPT_CHARACTERS = 4_000_000
 """Longest text of a row of an evaluation: about a million tokens, for which `tokenizers` takes 200 bytes a character."""
 

@@ -189,7 +189,9 @@ def path(given: None) -> None: ...
 @overload
 def path(given: File | None) -> Path | None: ...
 def path(given: File | None) -> Path | None:
-    """A file or folder as a Path."""
+    """A file or folder as a Path. Raises UsageError for a URL, which would become the name of a folder."""
+    if isinstance(given, str) and "://" in given:
+        raise UsageError("a URL, but a file or folder of this machine is expected", where=given, remedy="download it, and name that")
     return None if given is None else Path(fspath(given))
 
 

@@ -11,7 +11,11 @@ API_KEY = "RECALLKIT_API_KEY"
 
 _LEAST_KEY = 6
 """Characters of a key that is kept secret: servers without keys are given words such as `none`."""
+_URL = re.compile(r"(?<!\S)\S*://\S*")
 _USERINFO = re.compile(r"(?<=://)[^/?#\s]+@")
+_SECRET = re.compile(r"\?|#(?=[^\s#,;/=]{1,64}=)")
+_PUNCTUATION = "\"'`)]}>.,:;"
+"""What may follow a URL in a sentence."""
 
 _LACKING = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
 _LACKING_WORDS = (
@@ -58,10 +62,24 @@ class UsageError(UserError):
 
 
 def redacted(text: str) -> str:
-    """The text of a message or a log without the key of a server, and without the user and password of a URL."""
+    """The text of a message or a log without the key of a server, and without what may be one in a URL.
+
+    That is its user and password, its query, and a fragment of the form NAME=VALUE.
+    """
     key = os.environ.get(API_KEY, "").strip()
     text = text.replace(key, "***") if len(key) >= _LEAST_KEY else text
-    return _USERINFO.sub("***@", text)
+    return _URL.sub(_redacted_url, text) if "://" in text else text
+
+
+def _redacted_url(matched: re.Match[str]) -> str:
+    """A word with a URL, such as `zip://a.jsonl::https://me:secret@host/b.zip?key=secret:`."""
+    word = _USERINFO.sub("***@", matched[0])
+    secret = _SECRET.search(word, word.index("://"))
+    if secret is None:
+        return word
+    rest = word[secret.end() :]
+    end = rest[len(rest.rstrip(_PUNCTUATION)) :]
+    return f"{word[: secret.end()]}***{end}" if len(end) < len(rest) else word
 
 
 def as_utf8(text: str) -> str:

@@ -177,7 +177,16 @@ def _line(event: str, message: str, level: str, fields: Mapping[str, Any]) -> by
         "message": printable(message),
     }
     value = strict({**stamp, **{name: field for name, field in fields.items() if name not in stamp}})
-    return redacted(json.dumps(value, allow_nan=False, default=lambda other: as_utf8(str(other)))).encode("ascii") + b"\n"
+    return json.dumps(_redacted(value), allow_nan=False, default=lambda other: redacted(as_utf8(str(other)))).encode("ascii") + b"\n"
+
+
+def _redacted(value: Any) -> Any:
+    """The value without secrets in its texts."""
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, dict):
+        return {redacted(key): _redacted(item) for key, item in value.items()}
+    return [*map(_redacted, value)] if isinstance(value, list) else value
 
 
 def strict(value: Any) -> Any:

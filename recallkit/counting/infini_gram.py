@@ -64,7 +64,11 @@ class InfiniGram:
         from recallkit.text.json_server import JsonServer  # which imports http and ssl, for an index alone
 
         url, _, index = given.removeprefix(PREFIX).rpartition("#")
-        if urlsplit(url).scheme not in ("", "http", "https") or "@" in url or not re.fullmatch(r"[\w.-]{1,200}", index, re.ASCII):
+        if (
+            urlsplit(url).scheme not in ("", "http", "https")
+            or any(sign in url for sign in "@?")
+            or not re.fullmatch(r"[\w.-]{1,200}", index, re.ASCII)
+        ):
             raise UserError("not an index", where=given, remedy="give infini-gram:INDEX, such as infini-gram:v4_rpj_llama_s4")
         self._index, self._url, self._tokenizer = index, (url or _PUBLIC).rstrip("/"), tokenizer
         self._server = JsonServer(self._url, given, _REMEDY, has_key=False)

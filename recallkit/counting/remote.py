@@ -15,8 +15,8 @@ from recallkit.counting.infini_gram import index_named
 from recallkit.counting.table import open_counts
 from recallkit.declarations import File, path
 from recallkit.display.progress import progress
-from recallkit.errors import UserError, lacks_resources
-from recallkit.storage import artifacts
+from recallkit.errors import UserError, lacks_resources, redacted
+from recallkit.storage import artifacts, given_files
 from recallkit.storage.journal import Journal
 from recallkit.text.places import RemotePath, is_url
 
@@ -49,10 +49,12 @@ def downloaded_counts(url: str) -> Path:
     not there, ends early, or is not a counts table, or not the one of this id.
     """
     address, _, wanted = url.partition("#")
-    shown = address.partition("?")[0]  # what follows may be a key
+    shown = redacted(address)
     if address.startswith(_HUB) and address.removeprefix(_HUB).partition("/")[0] not in _KINDS:
         address = f"{_HUB}datasets/{address.removeprefix(_HUB)}"
-    target = config.home() / "counts" / f"{artifacts.digest_json([address, wanted])}.duckdb"
+    # A table of a known id may be signed again.
+    identity = artifacts.digest_json([address.partition("?")[0] if wanted else address, wanted])
+    target = config.home() / "counts" / f"{identity}.duckdb"
     if target.exists():
         return target
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs each retry, then raises
@@ -61,7 +63,7 @@ def downloaded_counts(url: str) -> Path:
         size, digest = place.info().get("size"), place.digest()
     if size is None:
         raise UserError("the server does not say how long it is", where=shown, remedy="download it, and name the file")
-    with Journal(target, {"url": address, "digest": digest}, force=True, patient=True) as journal:
+    with Journal(target, {"url": identity, "digest": digest}, force=True, patient=True) as journal:
         if target.exists():  # another process made it meanwhile
             journal.finish()
             return target
@@ -86,13 +88,13 @@ def downloaded_counts(url: str) -> Path:
 def _download(place: RemotePath, size: int, journal: Journal, part: Path, shown: str) -> None:
     """The bytes of `place` that `part` does not have yet, each chunk committed."""
     done = min(journal.state.get("bytes", 0), part.stat().st_size) if journal.resumed and part.exists() else 0
-    with progress("downloading counts", total=size, unit="bytes") as show, part.open("r+b" if done else "wb") as file:
-        with _in_one_line(place.url, shown):
-            remote = place.open()
-            try:
-                remote.seek(done)
-            except ValueError:  # a server that gives no ranges
-                done = 0
+    given_files.check_room(journal.folder, size - done, shown)
+    with _in_one_line(place.url, shown):
+        opened = place.open()
+    with opened as remote, progress("downloading counts", total=size, unit="bytes") as show, part.open("r+b" if done else "wb") as file:
+        if getattr(remote, "size", size) != size:
+            raise UserError("it changed as its download began", where=shown, remedy=_AGAIN)
+        remote.seek(done)
         journal.note_resumed(done, "bytes")
         file.truncate(done)
         file.seek(done)

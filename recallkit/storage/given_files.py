@@ -6,6 +6,7 @@ A pipe would be waited for without end, a device read without end, also by libra
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from typing import TYPE_CHECKING
 
@@ -80,3 +81,17 @@ def check_folders(path: Path) -> None:
     in_the_way = next((folder for folder in path.parents if folder.exists() and not folder.is_dir()), None)
     if in_the_way is not None:
         raise UserError("a file, but a directory is expected", where=in_the_way, remedy="give another name with -o")
+
+
+def check_part(size: int) -> None:
+    """Raises OSError if so many bytes are more than are read together."""
+    if size > config.MAX_PART_BYTES:
+        raise OSError(f"a part of {size:,} bytes, more than the {config.MAX_PART_BYTES:,} that are read together")
+
+
+def check_room(folder: Path, size: int, where: str) -> None:
+    """Raises UserError if so many bytes, of what errors call `where`, are more than a folder's disk has free."""
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        remedy = "make room, or name another folder in RECALLKIT_HOME"
+        raise UserError(f"it has {size:,} bytes, but {folder} has {free:,} free", where=where, remedy=remedy)

@@ -98,13 +98,20 @@ _PROBES = (
 # ------------------------------------------------------------------------------------------------------- native code
 
 
-def call_within(seconds: float, call: Callable[[], Any], *, computes: bool = True) -> Any:
+def call_within(
+    seconds: float,
+    call: Callable[[], Any],
+    *,
+    computes: bool = True,
+    on_wait: Callable[[], None] = lambda: None,
+) -> Any:
     """The value of `call()`, made in a second thread; raises what it raises, and TimeoutError once it has run for longer than `seconds`.
 
     Python cannot interrupt native code, such as a pattern that backtracks for years on one line of text, but it can stop waiting for
     it; the thread itself runs until the process ends. Of a call that `computes` both elapsed time and CPU time of this process must
     exceed the limit, so that neither a busy machine nor a process that was stopped for an hour causes an error. One that does not, but
     waits for another machine, is left at once when it is interrupted.
+    `on_wait` is called about every second until then.
     """
     answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
@@ -122,6 +129,7 @@ def call_within(seconds: float, call: Callable[[], Any], *, computes: bool = Tru
             break
         except queue.Empty:
             waited += turn
+            on_wait()
             if waited >= seconds and (not computes or time.process_time() - busy >= seconds):
                 raise TimeoutError(f"not done within {seconds:.0f} s") from None
         except KeyboardInterrupt:

@@ -135,10 +135,10 @@ class OpenText:
                 [text] = self.tokenizer.decode([ids[:_NOTED_IDS]])
                 text = textwrap.shorten(printable(text), _NOTED_CHARACTERS, placeholder=" ...")
                 kind = f"token ids ({ids.dtype.name}), {bound}{counted(number, 'document')}"
-                console.note(f"{redacted(shard.name)}: {kind}, the first: {text}")
+                console.note(f"{shard.name}: {kind}, the first: {text}")
 
     def names(self) -> list[str]:
-        """The shards as the user named them, without passwords: recorded in the manifest, but not part of the identity."""
+        """The shards as the user named them, URLs without secrets: recorded in the manifest, but not part of the identity."""
         return [redacted(shard.name) for shard in self.corpus.shards]
 
     def named(self) -> dict[str, Any]:

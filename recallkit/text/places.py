@@ -1,4 +1,4 @@
-"""Files here, and files elsewhere by fsspec (`s3://`, `gs://`, `hf://`, `https://` ...): what a reader needs of a path.
+"""Files here, and files elsewhere by fsspec (`s3://`, `gs://`, `hf://` ...) or `web_files` (`https://`): what readers need of a path.
 
 A protocol other than HTTP and the hub's needs its package (s3fs, gcsfs ...), which the user installs; keys, proxies and addresses are those
 that this package finds in the environment, and it tries again by its own rules. Nothing is kept on disk.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from recallkit.errors import UserError, lacks_resources
-from recallkit.storage import artifacts
+from recallkit.errors import UserError, lacks_resources, redacted
+from recallkit.storage import artifacts, given_files
+from recallkit.storage.given_files import check_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,10 +24,11 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-_CHECKSUMS = ("ETag", "etag", "blob_id", "md5Hash", "md5", "checksum", "Content-MD5", "Digest")
+_CHECKSUMS = ("ETag", "etag", "blob_id", "CRC", "md5Hash", "md5", "checksum", "Content-MD5", "Digest")
 """What file systems call a file's checksum, or the tag that changes with its content."""
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs", "sftp": "paramiko"}
 _CHAIN = "::"
+_WEB = re.compile(r"https?://", re.IGNORECASE)
 
 
 def is_url(argument: str) -> bool:
@@ -43,8 +46,8 @@ class RemotePath:
     url: str
 
     def __str__(self) -> str:
-        """The URL."""
-        return self.url
+        """The URL, without what may be secret in it."""
+        return redacted(self.url)
 
     def __truediv__(self, name: str) -> RemotePath:
         return RemotePath(f"{self.url.rstrip('/')}/{name}")
@@ -52,7 +55,8 @@ class RemotePath:
     @property
     def name(self) -> str:
         """The last part of the URL's path, without a query; of a chain (`zip://a.jsonl::s3://...`) that of its first URL."""
-        return posixpath.basename(self.url.split(_CHAIN)[0].partition("?")[0].rstrip("/"))
+        first = self.url.split(_CHAIN)[0].partition("?")[0]
+        return posixpath.basename((first.partition("#")[0] if _WEB.match(first) else first).rstrip("/"))
 
     @property
     def parent(self) -> RemotePath:
@@ -61,8 +65,10 @@ class RemotePath:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it is to be expanded. `?` belongs to a query."""
-        return _CHAIN not in self.url and any(sign in self.url for sign in "*[")
+        """Whether it is to be expanded. `?` belongs to a query, which on the web is one file's."""
+        if _CHAIN in self.url or (_WEB.match(self.url) and "?" in self.url):
+            return False
+        return any(sign in self.url for sign in "*[")
 
     def info(self) -> dict[str, Any]:
         """What the file system knows of the file now: its size, and often a checksum."""
@@ -96,9 +102,13 @@ class RemotePath:
         """The files that a pattern matches, sorted."""
         return [RemotePath(url) for url in self._asked(lambda files, path: sorted(map(files.unstrip_protocol, files.glob(path))))]
 
-    def read_bytes(self) -> bytes:
-        """The whole file."""
-        return self._asked(lambda files, path: bytes(files.cat_file(path)))
+    def read_bytes(self, most: int = given_files.MAX_JSON_BYTES) -> bytes:
+        """The whole file. Raises UserError for one of more than `most` bytes."""
+        with self.open() as file:
+            content: bytes = file.read(most + 1)
+        if len(content) > most:
+            raise UserError(f"a file of more than {most:,} bytes", where=self, remedy="check that it is the right file")
+        return content
 
     def open(self) -> Any:
         """The file, to be read from its start; its own errors are OSErrors, too."""
@@ -108,8 +118,10 @@ class RemotePath:
         import fsspec
 
         protocol = self.url.partition("://")[0]
+        is_web = _WEB.match(self.url.rpartition(_CHAIN)[2])
+        opened = _on_the_web if is_web else fsspec.core.url_to_fs
         try:
-            return _os_errors(lambda: question(*fsspec.core.url_to_fs(self.url)))
+            return _os_errors(lambda: question(*opened(self.url)))
         except ImportError as error:
             problem = f"{protocol}:// needs a package that is not installed ({error})"
             raise UserError(problem, where=self.url, remedy=f"pip install {_PACKAGES.get(protocol, 'that package')}") from error
@@ -118,6 +130,25 @@ class RemotePath:
                 raise
             remedy = "give a protocol that fsspec knows, such as s3://, gs://, hf:// or https://"
             raise UserError("an unknown protocol", where=self.url, remedy=remedy) from error
+
+
+def _on_the_web(url: str) -> tuple[Any, str]:
+    """The file system of a URL on a web server, also of an archive there, and the path in it."""
+    from fsspec import get_filesystem_class
+    from fsspec.archive import AbstractArchiveFileSystem
+
+    from recallkit.text.web_files import WebFiles
+
+    *archives, path = url.split(_CHAIN)
+    files: Any = WebFiles()
+    for archive in reversed(archives):
+        protocol, _, inside = archive.partition("://")
+        kind = get_filesystem_class(protocol)
+        if not issubclass(kind, AbstractArchiveFileSystem):
+            remedy = "name the file itself, or zip:// or tar:// in it"
+            raise UserError(f"{protocol}:// cannot be read in a file of a web server", where=redacted(url), remedy=remedy)
+        files, path = kind(fo=files.open(path)), inside
+    return files, path
 
 
 def _os_errors(call: Callable[[], Answer]) -> Answer:
@@ -142,9 +173,21 @@ class _File:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
     def read(self, size: int = -1) -> bytes:
-        """Up to `size` bytes."""
-        return _os_errors(lambda: bytes(self._file.read(size)))
+        """Up to `size` bytes. Raises OSError for far too many, and for fewer in the file than its size."""
+        most = getattr(self._file, "size", None)
+        wanted = size if size >= 0 else most or 0
+        check_part(wanted)
+        content = _os_errors(lambda: bytes(self._file.read(size)))
+        if len(content) < wanted and isinstance(most, int) and (end := self._file.tell()) < most:
+            raise OSError(f"it ends after {end:,} of {most:,} bytes")
+        return content
 
 
 AnyPath = Path | RemotePath

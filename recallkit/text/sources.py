@@ -263,6 +263,8 @@ def _file_shard(name: str, path: AnyPath, how: Reading) -> FileShard:
     """The shard in a file: `name` is shown."""
     if not str(path).isprintable():  # nor are the surrogates in names that are not UTF-8
         raise UserError("a name with characters that are not text", where=name, remedy="rename it")
+    if isinstance(path, RemotePath):
+        name = redacted(name)
     if isinstance(path, Path) and not path.exists():
         raise UserError("no such file", where=name, remedy="it is a broken link, or was moved: fix or remove it, or copy it again")
     suffix = suffix_of(path.name, _READERS)
@@ -293,7 +295,7 @@ def name_sources(arguments: Sequence[Sequence[Shard]]) -> None:
     """
     shards = [shard for argument in arguments for shard in argument if isinstance(shard, FileShard)]
     # Saved datasets and the built-in text have names already.
-    files = {str(s.path): s.path for s in shards if s.source == _own_name(s.path)}
+    files = {s.path: s.path for s in shards if s.source == _own_name(s.path)}
     folders = {file: _folder_of(path) for file, path in files.items()}
     in_folder = Counter(folders.values())
     called = Counter(map(_own_name, files.values()))
@@ -302,7 +304,7 @@ def name_sources(arguments: Sequence[Sequence[Shard]]) -> None:
         depth += 1
     for argument in arguments:
         for shard in argument:
-            if not isinstance(shard, FileShard) or (file := str(shard.path)) not in files:
+            if not isinstance(shard, FileShard) or (file := shard.path) not in files:
                 continue
             if len(argument) > 1 or in_folder[folders[file]] > 1 or called[shard.source] > 1:
                 shard.source = _last(folders[file], depth) or shard.source

@@ -12,6 +12,7 @@ from recallkit.config import VERSION
 from recallkit.display import console
 from recallkit.display.exports import frames_of
 from recallkit.display.figure_files import save_figures
+from recallkit.errors import redacted
 from recallkit.storage import artifacts
 from recallkit.storage.result import KINDS
 
@@ -104,8 +105,10 @@ def _manifest(folder: Path | None, kind: str) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """An argument as a JSON value: what has none is named by its location, else by its type, never by its content."""
-    if value is None or isinstance(value, bool | int | float | str):
+    if value is None or isinstance(value, bool | int | float):
         return value
+    if isinstance(value, str):
+        return redacted(value)
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -114,7 +117,7 @@ def plain(value: Any) -> Any:
         return str(value)
     location = getattr(value, "location", None)
     if isinstance(location, str):
-        return location
+        return redacted(location)
     return str(value) if type(value).__module__.startswith("recallkit.") else type(value).__name__
 
 

@@ -146,7 +146,13 @@ def test_another_tokenizer_and_what_is_no_index_are_refused(server, text, tmp_pa
         slicing.slice_text(text, tmp_path / "slices", counts=server.spec)
     with pytest.raises(UserError, match="Invalid index: v4_other"):
         slicing.slice_text(text, tmp_path / "slices", counts=server.spec.replace("mine", "other"))
-    for wrong in ("infini-gram:", "infini-gram:../x", "infini-gram:ftp://a#v4", "infini-gram:http://me:secret@a#v4"):
+    for wrong in (
+        "infini-gram:",
+        "infini-gram:../x",
+        "infini-gram:ftp://a#v4",
+        "infini-gram:http://me:secret@a#v4",
+        "infini-gram:http://a?key=secret#v4",
+    ):
         with pytest.raises(UserError, match="not an index") as caught:
             slicing.slice_text(text, tmp_path / "slices", counts=wrong)
         assert "secret" not in caught.value.line()

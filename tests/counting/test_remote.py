@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -13,8 +14,11 @@ import recallkit
 from recallkit.counting import open_counts, remote
 from recallkit.counting.table import read_meta
 from recallkit.errors import UserError
+from recallkit.text import connection, web_server
 from tests.counting.test_table import changed, counted  # noqa: F401 - a fixture
+from tests.text import web
 from tests.text.test_remote import FileHandler, server, serving  # noqa: F401 - a fixture
+from tests.text.web import TAG
 
 
 @pytest.fixture
@@ -60,9 +64,6 @@ def test_slices_have_its_counts(shared, counted, tmp_path, run):  # noqa: F811
 def test_an_interrupted_download_resumes(shared, monkeypatch, tmp_path):
     url, served = shared
     monkeypatch.setattr(remote, "_CHUNK", served.stat().st_size // 4)
-    monkeypatch.setattr(FileHandler, "cut", True)
-    assert "cannot be read" in refused(url) or "it ends after" in refused(url)
-    monkeypatch.setattr(FileHandler, "cut", False)
     commit, done = remote.Journal.commit, []
 
     def interrupted(journal, state):
@@ -140,3 +141,73 @@ def test_a_data_set_of_the_hub(shared, counted, monkeypatch):  # noqa: F811
         HfFileSystem.clear_instance_cache()
         assert open_counts(remote.downloaded_counts("hf://me/counts/counts.duckdb")).meta == read_meta(counted)
         assert "no such file there" in refused("hf://me/others/counts.duckdb")
+
+
+TERABYTES = 10**13
+
+
+def endless(request) -> None:
+    """Ten terabytes are promised, and ranges ignored."""
+    request.head(200, TAG, f"Content-Length: {TERABYTES}")
+    while request.method == "GET":
+        request.send(b"x" * (1 << 16))
+
+
+def endless_after(request) -> None:
+    """A small size is promised, and more is sent."""
+    if request.method == "HEAD":
+        request.answer(200, TAG, length=1000)
+    else:
+        endless(request)
+
+
+def silent(request) -> None:
+    request.server.rest()
+
+
+def shorter(request) -> None:
+    request.answer(200, TAG, body=b"x" * 100_000, length=200_000)
+
+
+def another_each_time(request) -> None:
+    request.answer(200, f'ETag: "{request.number}"', body=b"x" * 100_000)
+
+
+def elsewhere(request) -> None:
+    request.answer(302, "Location: http://localhost:9/counts.duckdb?key=secret")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a connection that is left
+@pytest.mark.parametrize(
+    ("mode", "problem"),
+    [
+        (endless, r"it has 10,000,000,000,000 bytes, but .* has [0-9,]+ free; make room"),
+        (endless_after, "its size, tag or date is another"),
+        (silent, "silent, or too slow: nothing complete within 1.5 s"),
+        (shorter, r"breaks off after 100,000 bytes \(200,000 were promised\)"),
+        (another_each_time, "changed|another"),
+        (elsewhere, r"it redirects to another host \(http://localhost\); give the URL that it leads to"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_hostile_server_is_one_line(mode, problem, tmp_path, monkeypatch):
+    monkeypatch.setenv("RECALLKIT_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(web_server, "SECONDS", 1.5 if mode is silent else 60)
+    monkeypatch.setattr(connection, "sleep", lambda seconds: None)
+    with web.serving(mode) as there:
+        line = refused(f"{there.url}/counts.duckdb?key=secret")
+    assert re.search(problem, line), line
+    assert "secret" not in line
+    assert there.sent < 10_000_000
+    assert nothing_is_left(tmp_path / "home")
+
+
+def test_a_table_of_a_known_id_may_be_signed_anew(counted, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("RECALLKIT_HOME", str(tmp_path / "home"))
+    wanted = read_meta(counted)["id"]
+    with web.serving(lambda request: request.part(counted.read_bytes(), TAG)) as there:
+        first = remote.downloaded_counts(f"{there.url}/c.duckdb?sig=secret#{wanted}")
+        num = len(there.asked)
+        assert remote.downloaded_counts(f"{there.url}/c.duckdb?sig=other#{wanted}") == first
+        assert len(there.asked) == num
+        assert remote.downloaded_counts(f"{there.url}/c.duckdb?sig=secret") != remote.downloaded_counts(f"{there.url}/c.duckdb?sig=other")

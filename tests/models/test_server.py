@@ -17,7 +17,7 @@ from recallkit.models import server
 from recallkit.models.loading import identify_model, load_model
 from recallkit.models.protocol import ModelRequest
 from recallkit.scoring import score_path
-from recallkit.text import json_server
+from recallkit.text import connection, json_server
 from tests.models.completions_server import Server
 from tests.models.test_hf import direct, ragged
 
@@ -65,7 +65,7 @@ def test_scores_are_the_models_own(serve, server_of_llama, tiny_model, settings)
 
 def test_what_passes_is_tried_again(serve, server_of_llama, tiny_model, monkeypatch):
     waited = []
-    monkeypatch.setattr(json_server, "_sleep", waited.append)
+    monkeypatch.setattr(connection, "sleep", waited.append)
     model = load_model(request(serve(faults=[None, 429, 500, "drop", 503, None, 500])))
     for seed in (0, 1):
         ids, offsets = ragged([33, 17], 4096, seed)
@@ -76,7 +76,7 @@ def test_what_passes_is_tried_again(serve, server_of_llama, tiny_model, monkeypa
 
 def test_what_does_not_pass_is_one_line(serve, monkeypatch):
     waited = []
-    monkeypatch.setattr(json_server, "_sleep", waited.append)
+    monkeypatch.setattr(connection, "sleep", waited.append)
     model = load_model(request(serve(faults=[None, *[500] * 8, 400])))
     ids, offsets = ragged([9], 4096)
     with pytest.raises(UserError, match=r"it answers 500 \(.*in the middle.*\), after 8 tries; check the URL") as caught:
@@ -90,7 +90,7 @@ def test_what_does_not_pass_is_one_line(serve, monkeypatch):
 
 def test_a_server_that_is_down_is_told_at_once_and_given_up_soon(run, few_slices, monkeypatch):
     waited = []
-    monkeypatch.setattr(json_server, "_sleep", waited.append)
+    monkeypatch.setattr(connection, "sleep", waited.append)
     done = run("score", "openai:http://127.0.0.1:9/v1#tiny", "--slices", few_slices)
     assert (done.returncode, waited) == (1, [1, 2, 4])
     told, *_, last = done.stderr.splitlines()
@@ -100,8 +100,8 @@ def test_a_server_that_is_down_is_told_at_once_and_given_up_soon(run, few_slices
 
 def test_a_host_that_takes_no_connection_is_not_waited_for(monkeypatch):
     """Its queue is full: to those that connect it says nothing."""
-    monkeypatch.setattr(json_server, "_sleep", lambda seconds: None)
-    monkeypatch.setattr(json_server, "_SECONDS_TO_CONNECT", 0.1)
+    monkeypatch.setattr(connection, "sleep", lambda seconds: None)
+    monkeypatch.setattr(connection, "SECONDS_TO_CONNECT", 0.1)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, contextlib.ExitStack() as waiting:
         for _ in range(2):
             client = waiting.enter_context(socket.socket())
@@ -199,7 +199,7 @@ def test_a_rounded_log_probability_of_certainty_is_no_negative_nll(serve):
     ids=["long", "slow", "deep"],
 )
 def test_an_answer_without_end_is_one_line(serve, monkeypatch, settings, problem):
-    monkeypatch.setattr(json_server, "_sleep", lambda seconds: None)
+    monkeypatch.setattr(connection, "sleep", lambda seconds: None)
     monkeypatch.setattr(server, "_BYTES", 100_000)
     monkeypatch.setattr(json_server, "_SECONDS", 0.3 if "faults" in settings else 60)
     with pytest.raises(UserError, match=problem):

@@ -19,6 +19,7 @@ import pytest
 import zstandard
 
 from recallkit.errors import UserError
+from recallkit.text import connection
 from recallkit.text.corpus import open_corpus
 from recallkit.text.records import Position
 from tests.conftest import made_up_texts
@@ -188,7 +189,8 @@ def test_a_changed_file_is_noticed(server: tuple[str, Path], memory: fsspec.Abst
         corpus.digests()
 
 
-def test_errors_are_one_line_with_a_remedy(server: tuple[str, Path]) -> None:
+def test_errors_are_one_line_with_a_remedy(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "sleep", lambda seconds: None)
     address, folder = server
     assert f"{address}/none.jsonl: cannot be read" in error_of(f"{address}/none.jsonl")
     assert "unknown protocol" in error_of("nonsense://bucket/a.jsonl")

@@ -35,6 +35,7 @@ def test_options_are_json_values_without_the_content_of_objects():
     assert (record.name, record.numbers, record.tables) == ("gap", {}, {})
     assert json.loads(json.dumps(record.config))["command"] == "gap"
     assert plain([True, 1.5, {"x": ["y"]}]) == [True, 1.5, {"x": ["y"]}]
+    assert plain(["https://me:secret@h/a.jsonl?sig=secret"]) == ["https://***@h/a.jsonl?***"]
 
 
 def test_long_tables_are_cut_with_a_note_and_empty_ones_left_out(tmp_path, capsys):
