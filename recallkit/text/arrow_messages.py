@@ -15,39 +15,58 @@ from recallkit.text.parquet_pages import grows_beyond
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_FILE_FORMAT = b"ARROW1"
 _CONTINUED = 0xFFFFFFFF
-_SCHEMA, _DICTIONARIES, _BATCH = 1, 2, 3
+_DICTIONARIES, _BATCH = 2, 3
 """Kinds of messages."""
 _LONGEST_MESSAGE = 1 << 24
 _REMEDY = "write it again, in batches of fewer rows, with records of at most 50 MB"
 
 
 def check_batch(file: pa.NativeFile, where: str) -> None:
-    """Raises UserError for the next batch of a stream, or a dictionary before it, that a few bytes expand to.
+    """Raises UserError for the next batch of a stream, or a dictionary before it, that few bytes become.
 
     The file stays where it is. What is no message is left to Arrow.
     """
-    at = file.tell()
-    while True:
-        head, length = struct.unpack("<Ii", file.read_at(8, at).ljust(8, b"\0"))
-        start = at + 8
-        if head != _CONTINUED:  # of files before Arrow 0.15
-            length, start = head, at + 4
-        if not 0 < length <= _LONGEST_MESSAGE:
-            return
+    place = file.tell()
+    kind, at = _check_message(file, place, where)
+    while kind == _DICTIONARIES:
+        kind, at = _check_message(file, at, where)
+    file.seek(place)  # reading moves in files elsewhere
+
+
+def check_batches(file: pa.NativeFile, where: str) -> None:
+    """The same for all batches of an Arrow file."""
+    kind, at = _check_message(file, start_of(file), where)
+    while kind:
+        kind, at = _check_message(file, at, where)
+
+
+def start_of(file: pa.NativeFile) -> int:
+    """Where the stream begins in a file: of the file format it is between a name and an index."""
+    return 8 if file.read_at(len(_FILE_FORMAT), 0) == _FILE_FORMAT else 0
+
+
+def _check_message(file: pa.NativeFile, at: int, where: str) -> tuple[int, int]:
+    """The kind of the message at a byte, 0 if there is none, and the byte behind it."""
+    head, length = struct.unpack("<Ii", file.read_at(8, at).ljust(8, b"\0"))
+    start = at + 8
+    if head != _CONTINUED:  # of files before Arrow 0.15
+        length, start = head, at + 4
+    if not 0 < length <= _LONGEST_MESSAGE:
+        return 0, at
+    try:
         message = _Message(file.read_at(length, start))
-        try:
-            kind, num_bytes = message.kind(), 0
-            body, size = start + length, message.body_bytes()
-            for offset, stored in message.compressed_buffers():
-                num_bytes += max(stored, int.from_bytes(file.read_at(8, body + offset), "little", signed=True))
-        except (struct.error, IndexError):
-            return
-        if grows_beyond(num_bytes, size):
-            raise UserError(f"a batch of {num_bytes:,} bytes", where=where, remedy=_REMEDY)
-        if kind != _DICTIONARIES:
-            return
-        at = body + size
+        body, size, num_bytes = start + length, max(0, message.body_bytes()), 0
+        for offset, stored in message.compressed_buffers():
+            own = file.read_at(8, body + offset)
+            num_bytes += max(stored, int.from_bytes(own, "little", signed=True))
+        kind = message.kind()
+    except (struct.error, IndexError, OverflowError):
+        return 0, at
+    if grows_beyond(num_bytes, size):
+        raise UserError(f"a batch of {num_bytes:,} bytes", where=where, remedy=_REMEDY)
+    return kind, body + size
 
 
 class _Message:
@@ -61,7 +80,7 @@ class _Message:
         self._root = self._number("<I", 0)
 
     def kind(self) -> int:
-        """One of _SCHEMA, _DICTIONARIES, _BATCH."""
+        """_DICTIONARIES, _BATCH or another."""
         at = self._field(self._root, 1)
         return self._content[at] if at else 0
 

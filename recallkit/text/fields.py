@@ -213,39 +213,43 @@ def parse_json(content: bytes | str) -> Any:
     """
     import orjson
 
-    _check_values(content, _MOST_OBJECTS, _MOST_VALUES)
+    _check_values(content, _MOST_VALUES)
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError:
         written = content.encode(errors="surrogatepass") if isinstance(content, str) else content
         if b"NaN" not in written and b"Infinity" not in written:
             raise
-        _check_values(written, _MOST_OBJECTS, _MOST_OBJECTS)
+        _check_values(written, _MOST_OBJECTS)
         return orjson.loads(_NO_NUMBER.sub(lambda match: match[1] or b"null", written))
 
 
-def _check_values(content: bytes | str, most_objects: int, most: int) -> None:
-    """Raises ValueError for more objects and lists, or more values, than these.
-
-    Where few bytes have many: `{}` takes 80 bytes.
-    """
-    if len(content) <= most_objects:
-        return
-    written = content.encode(errors="surrogatepass") if isinstance(content, str) else content
-    if written.count(b"{") + written.count(b"[") <= most_objects and written.count(b",") <= most:
-        return
-    written = _STRING.sub(b"", written)  # which may have these signs
-    if written.count(b"{") + written.count(b"[") > most_objects:
-        raise ValueError(f"more than {most_objects:,} objects or lists in a record")
-    if written.count(b",") > most:
-        raise ValueError(f"more than {most:,} values in a record")
-
-
 _MOST_OBJECTS = 1 << 20
-"""A record may have so many objects and lists, 240 bytes each, of which 50 MB of JSON can contain 17 million."""
+"""A record may have so many objects and lists, 240 bytes each: 50 MB of JSON can contain 17 million."""
 _MOST_VALUES = 1 << 23
 """The same of values, 64 bytes each: more than the ids of a record, which may have 6 million."""
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+
+
+def _check_values(content: bytes | str, most: int) -> None:
+    """Raises ValueError for more than `_MOST_OBJECTS` objects and lists, or more than `most` values."""
+    if len(content) <= _MOST_OBJECTS:
+        return
+    written = content.encode(errors="surrogatepass") if isinstance(content, str) else content
+    for signs, number, kind in ((b"{[", _MOST_OBJECTS, "objects or lists"), (b",", most, "values")):
+        if sum(written.count(sign) for sign in signs) > number and _count_outside(written, signs) > number:
+            raise ValueError(f"more than {number:,} {kind} in a record")
+
+
+def _count_outside(content: bytes, signs: bytes) -> int:
+    """How many of these signs are outside strings."""
+    import numpy as np
+
+    content = content.replace(b"\\\\", b"").replace(b'\\"', b"")
+    codes = np.frombuffer(content, np.uint8)
+    is_inside = np.bitwise_xor.accumulate(codes == ord('"'))
+    return sum(int(((codes == sign) & ~is_inside).sum()) for sign in signs)
+
+
 _NO_NUMBER = re.compile(rb'("(?:[^"\\]++|\\.)*+")|-?Infinity|NaN', re.DOTALL)
 """A string, which stays as it is, or a number that JSON does not have. It never goes back."""
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from recallkit.text.tokenizers import TextTokenizer
 
 _SMALL_TEXT = 1 << 19
-"""Bytes on disk, or characters at once, which `tokenizers` encodes in less time than gigatoken takes to be imported, made ready and checked: half a second."""
+"""Bytes on disk, or characters at once, which `tokenizers` encodes before gigatoken is imported and checked: half a second."""
 
 
 _MOST_NOTED, _MOST_IDS = 10_000, 1 << 24

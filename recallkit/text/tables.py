@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from recallkit import config
 from recallkit.errors import UserError, lacks_resources
-from recallkit.text.arrow_messages import check_batch
+from recallkit.text.arrow_messages import check_batch, start_of
 from recallkit.text.fields import too_long
 from recallkit.text.parquet_pages import RowSizes
 from recallkit.text.places import open_arrow
@@ -28,12 +28,10 @@ _MAX_BATCH_ROWS = 64
 """Rows of Parquet that are decoded together: where many rows have one long text, the file's size does not show theirs."""
 _MAX_ROW_BYTES = 2 * config.MAX_RECORD_BYTES
 """Bytes of a row; if the mean of a row group exceeds them, the group is refused before it is decoded."""
-_ARROW_FILE, _STREAM_START = b"ARROW1", 8
-"""How files of Arrow's file format begin, and where their first message is."""
 _ITEM_BYTES = 64
 """What an item of a list is counted as that becomes an object of Python."""
 _FEW_BYTES = 1 << 20
-_MOST_CELLS = 1 << 22
+_MOST_CELLS = 1 << 21
 """Cells of a row of CSV, counted where it is long: empty ones take eight bytes for one of the file, short ones 60."""
 
 
@@ -106,8 +104,7 @@ class ArrowShard(TableShard):
 
         start = 0
         with open_arrow(self.path, mapped=True) as file:
-            # The file format is a stream between its name and an index.
-            file.seek(_STREAM_START if file.read(len(_ARROW_FILE)) == _ARROW_FILE else 0)
+            file.seek(start_of(file))
             reader = pa.ipc.open_stream(file)
             columns = self.columns(reader.schema.names)
             while (batch := self._next_batch(file, reader, start)) is not None:
@@ -165,6 +162,9 @@ def _size_of(column: pa.Array) -> int:
         return len(column) * _size_of(column.values.slice(column.find_physical_offset(), column.find_physical_length()))
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
         return sum(value.as_buffer().size for value in column if value.is_valid)  # their buffers are those of all rows
+    if (pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)) and len(column) > 1:
+        # Its rows may be the same items: one row has at most all.
+        return _ITEM_BYTES * int(column.sizes.to_numpy(zero_copy_only=False).sum()) + _size_of(column.values)
     if pa.types.is_union(kind) or not pa.types.is_nested(kind) or _is_list_of_integers(kind):
         return int(column.nbytes)
     return sum(_ITEM_BYTES * len(items) + _size_of(items) for items in _children(column))
