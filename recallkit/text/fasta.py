@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from recallkit.text.readers import OnBad
 
-_LONGEST_GAP = 1 << 30
+_LONGEST_GAP = 1 << 28
 """Bases of a gap that no assembly has: a small compressed file can contain hours of them."""
 STRETCH = 1 << 20
 """Bases of a document: chromosomes are longer than a record may be."""

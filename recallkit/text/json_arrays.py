@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{}]', re.DOTALL)
 """A string, or what opens or closes; a quote alone is that of a string without an end."""
 _WORD = re.compile(rb'[^\s,"\[\]{}]++')
 _TEXT = re.compile(rb"\S")
+_LAST = b"\n"
 _QUOTE, _OPENING, _CLOSING = b'"', (b"[", b"{"), (b"]", b"}")
 
 _DEEPEST = 1024
@@ -31,10 +33,10 @@ def items_of(blocks: Iterable[bytes]) -> Iterator[bytes]:
     Raises ValueError for an item of more than `config.MAX_RECORD_BYTES`, and for what is no array.
     """
     arrived, size, needed, expected = list[bytes](), 0, 0, _BEGIN
-    for block in blocks:
+    for block in itertools.chain(blocks, (_LAST,)):
         arrived.append(block)
         size += len(block)
-        if size < needed:
+        if size < needed and block is not _LAST:
             continue
         content, at = b"".join(arrived), 0
         while text := _TEXT.search(content, at):

@@ -93,7 +93,7 @@ class _Column:
     """The pages of one column of a row group."""
 
     def __init__(self, file: pa.NativeFile, column: Any, leaf: Any, where: str) -> None:
-        self._file, self._column, self._where = file, column, where
+        self._file, self._column = file, column
         self._pages = list(_pages(file, column))
         self._depth = leaf.max_repetition_level
         self._width = leaf.length if leaf.length > 0 else _WIDTHS.get(column.physical_type, 0)
@@ -108,8 +108,6 @@ class _Column:
 
     def longest_value(self) -> int:
         """Bytes of the longest value, at most: a text is in one page."""
-        if self._width > LARGEST:
-            raise _too_long(f"values of {self._width:,} bytes", self._where)
         return self._width or max((page.num_bytes for page in self._pages), default=0)
 
     def all_lists(self) -> int:

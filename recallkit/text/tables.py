@@ -31,7 +31,7 @@ _MAX_ROW_BYTES = 2 * config.MAX_RECORD_BYTES
 _ITEM_BYTES = 64
 """What an item of a list is counted as that becomes an object of Python."""
 _FEW_BYTES = 1 << 20
-_MOST_CELLS = 1 << 21
+_MOST_CELLS = 1 << 20
 """Cells of a row of CSV, counted where it is long: empty ones take eight bytes for one of the file, short ones 60."""
 
 
@@ -134,10 +134,10 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:
     import pyarrow as pa
 
     columns = [(field.name, batch.column(place), _is_list_of_integers(field.type)) for place, field in enumerate(batch.schema)]
-    is_short = sum(_size_of(column) for _, column, _ in columns) <= _MAX_ROW_BYTES
+    is_short = _row_bytes(batch) <= _MAX_ROW_BYTES
     for row in range(batch.num_rows):
         try:
-            if not is_short and sum(_size_of(column.slice(row, 1)) for _, column, _ in columns) > _MAX_ROW_BYTES:
+            if not is_short and _row_bytes(batch.slice(row, 1)) > _MAX_ROW_BYTES:
                 yield too_long()[0]
             else:
                 yield {name: _ids(column[row]) if is_list else column[row].as_py() for name, column, is_list in columns}
@@ -149,8 +149,13 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:
             yield f"a value that cannot be read ({next(iter(str(error).splitlines()), type(error).__name__)})"
 
 
+def _row_bytes(batch: pa.RecordBatch) -> int:
+    """Bytes of a row as Python has it; of several rows, those that one of them has at most."""
+    return sum(int(column.nbytes) if _is_list_of_integers(column.type) else _size_of(column) for column in batch.columns)
+
+
 def _size_of(column: pa.Array) -> int:
-    """Bytes of the values of some rows, and for each item of lists that are no integers those of a Python object."""
+    """The same of a column, in which each item of a list becomes an object."""
     import pyarrow as pa
 
     kind = column.type
@@ -165,7 +170,7 @@ def _size_of(column: pa.Array) -> int:
     if (pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)) and len(column) > 1:
         # Its rows may be the same items: one row has at most all.
         return _ITEM_BYTES * int(column.sizes.to_numpy(zero_copy_only=False).sum()) + _size_of(column.values)
-    if pa.types.is_union(kind) or not pa.types.is_nested(kind) or _is_list_of_integers(kind):
+    if pa.types.is_union(kind) or not pa.types.is_nested(kind):
         return int(column.nbytes)
     return sum(_ITEM_BYTES * len(items) + _size_of(items) for items in _children(column))
 
