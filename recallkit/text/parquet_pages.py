@@ -107,8 +107,9 @@ class _Column:
                 raise _too_long(f"a page of {num_bytes:,} bytes", where)
 
     def longest_value(self) -> int:
-        """Bytes of the longest value, at most: a text is in one page."""
-        return self._width or max((page.num_bytes for page in self._pages), default=0)
+        """Bytes of the longest value that rows may repeat, at most; 0 if the page has each by itself."""
+        texts = [page for page in self._pages if page.kind == _DICTIONARY or page.encoding == _DELTA_PREFIXES]
+        return self._width or max((page.num_bytes for page in texts), default=0)
 
     def all_lists(self) -> int:
         """Bytes of the lists of all rows, at most."""
@@ -159,19 +160,19 @@ class _Column:
     def _level_bytes(self, page: Page) -> bytes:
         """The encoded levels that tell where rows begin."""
         if page.kind == _DATA_V2:
-            return self._file.read_at(page.level_bytes, page.start)
+            return bytes(self._file.read_at(page.level_bytes, page.start))
         body = self._body(page)
         return body[4 : 4 + int.from_bytes(body[:4], "little")]
 
     def _body(self, page: Page) -> bytes:
         import pyarrow as pa
 
-        content = self._file.read_at(page.size, page.start)
+        content = bytes(self._file.read_at(page.size, page.start))
         codec = self._column.compression.lower()
         if codec == "uncompressed":
             return content
         codec = "lz4_raw" if codec == "lz4" else codec
-        return pa.decompress(content, page.num_bytes, codec, asbytes=True)
+        return bytes(pa.decompress(content, page.num_bytes, codec, asbytes=True))
 
 
 def _runs(levels: bytes, count: int) -> Iterator[tuple[int, int, int]]:
