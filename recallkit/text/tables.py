@@ -32,7 +32,7 @@ _ITEM_BYTES = 64
 """What an item of a list is counted as that becomes an object of Python."""
 _FEW_BYTES = 1 << 20
 _MOST_CELLS = 1 << 20
-"""Cells of a row of CSV, counted where it is long: empty ones take eight bytes for one of the file, short ones 60."""
+"""Cells and lines of a row of CSV, counted where it is long: empty ones take eight bytes for one of the file, short ones 60."""
 
 
 @dataclass(eq=False)
@@ -262,7 +262,7 @@ class _TextLines:
             raise csv.Error(f"a line of more than {config.MAX_RECORD_BYTES:,} bytes")
         self._num_bytes += len(line)
         if self._num_bytes > _FEW_BYTES:
-            self._num_cells += line.count(self._delimiter)
+            self._num_cells += 1 + line.count(self._delimiter)
             if self._num_bytes > config.MAX_RECORD_BYTES or self._num_cells > _MOST_CELLS:
                 raise csv.Error("a row that does not end, or is longer than any record")
         return str(line, "utf-8", "surrogateescape")

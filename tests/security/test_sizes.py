@@ -193,6 +193,7 @@ BOMBS: dict[str, tuple[Callable[[Path], object], str]] = {
     "cells.csv.zst": (zst(b"text\n", b"ab," * 100_000, 160, b"a\n"), "a row that does not end"),
     "header.csv.zst": (zst(b"text", b"," * 1_000_000, 40, b"\na\n"), "a row that does not end"),
     "quoted.csv.zst": (zst(b'text\n"a', b'","a\n' * 200_000, 100), "a row that does not end"),
+    "endless.csv.zst": (zst(b'text\n"a', b"aaaaaa\n" * 150_000, 100), "a row that does not end"),
     "gap.fa.zst": (zst(b">a\nA", b"N" * 1_000_000, 280), "times N in a row"),
 }
 """Files of at most 100 kB, and what is said of each."""
