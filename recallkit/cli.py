@@ -147,7 +147,7 @@ def _explain(error: BaseException) -> None:
     if isinstance(error, BrokenPipeError) and error.filename == events.OUTPUT:
         sys.exit(EXIT_FAILED)  # what reads it wants no more
     first_line = next(iter(str(error).splitlines()), None)
-    if isinstance(error, OSError) and (error.errno is not None or not lacks_resources(error)):
+    if isinstance(error, OSError) and error.errno != errno.ENOMEM and (error.errno is not None or not lacks_resources(error)):
         what = _REMEDIES.get(error.errno or 0)
         _stop(UserError(error.strerror or str(error), where=error.filename or "writing", remedy=what))
     if lacks_resources(error):

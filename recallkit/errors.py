@@ -24,6 +24,7 @@ _LACKING_WORDS = (
     "not enough memory",
     "failed to allocate",
     "bad allocation",
+    "memory allocation",
     "can't start new thread",
     "resource temporarily unavailable",
     "too many open files",

@@ -18,7 +18,7 @@ from recallkit.text.rows import HubShard
 from recallkit.text.sources import file_shard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from importlib.metadata import Distribution
     from pathlib import Path
 
@@ -34,6 +34,8 @@ _KEYS = (
 """Headers of packages that are asked for."""
 _MOST_CHARACTERS = 4000
 _VALUE_CHARACTERS = range(2, 101)
+_MOST_ROW_CHARACTERS, _ROW_CHARACTERS = 1 << 28, 250
+"""Characters of all rows of a task, which are in memory together; as what a row itself counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +170,25 @@ def _read(task: KnownTask, data: Path | None) -> tuple[Sequence[RecallRow | Ques
     else:
         return _read_installed()
     try:
-        return list(read_records(shard, finder.row)), shard.name
+        return _fitting(read_records(shard, finder.row), shard.name), shard.name
     except UserError as error:
         if data is not None:
             raise
         remedy = "check the dataset and the network, or give local rows with --data"
         raise UserError(error.problem, where=error.where, remedy=remedy) from error
+
+
+def _fitting(rows: Iterable[RecallRow | QuestionRow], where: str) -> list[RecallRow | QuestionRow]:
+    """All rows. Raises UserError for more than fit into memory."""
+    fitting, total = [], 0
+    for row in rows:
+        parts = (row.context, row.question, row.text if isinstance(row, RecallRow) else row.asked, *row.answers)
+        total += _ROW_CHARACTERS + sum(len(part) for part in parts if part)
+        if total > _MOST_ROW_CHARACTERS:
+            problem = f"rows of more than {_MOST_ROW_CHARACTERS:,} characters in all"
+            raise UserError(problem, where=where, remedy="give fewer rows")
+        fitting.append(row)
+    return fitting
 
 
 def _find_file(task: KnownTask, data: Path) -> Path:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.errors import UserError
+from recallkit.errors import UserError, lacks_resources
 from recallkit.models.prefix import AS_RECORDED
 from recallkit.models.recorded import FORMAT, TABLES, VERSION
 from recallkit.storage import given_files
+from recallkit.text.arrow_messages import check_batches
 from recallkit.text.special_tokens import NO_PREFIX, Prefix
 
 if TYPE_CHECKING:
@@ -109,13 +110,27 @@ def _one_value(path: Path, name: str) -> Any:
     """The value of a column that has only one."""
     import pyarrow.compute as pc
 
-    values: set[Any] = set()
-    for batch in _dataset(path).to_batches(columns=[name]):
+    dataset, values = _dataset(path), set[Any]()
+    _check_integers(dataset.schema, [name], path)
+    for batch in dataset.to_batches(columns=[name]):
         values |= set(pc.unique(batch[name]).to_pylist())
+        if len(values) > 1:
+            break
     if len(values) != 1:
-        problem = f"column {name} has {len(values):,} values"
+        problem = f"column {name} has {'several' if values else 'no'} values"
         raise UserError(problem, where=path, remedy="write one id, read before every sequence")
     return values.pop()
+
+
+def _check_integers(schema: pa.Schema, names: list[str], path: Path) -> None:
+    """Raises UserError for columns of another type, which may take any memory."""
+    import pyarrow as pa
+
+    for name in names:
+        kind = schema.field(name).type
+        if not pa.types.is_integer(kind):
+            problem = f"{name} is of type {kind}, not whole numbers"
+            raise UserError(problem, where=path, remedy=f"write int32, or leave out {name}")
 
 
 def _whole(text: str) -> int | str:
@@ -171,6 +186,7 @@ class Recording:
             problem = f"no column {lacking[0]}"
             raise UserError(problem, where=path, remedy=f"write the columns {', '.join(names)}")
         names += [name for name in BESIDE if name in schema.names]
+        _check_integers(schema, [name for name in names if name != "nll"], path)
         self.dtype = np.dtype(schema.field("nll").type.to_pandas_dtype())
         self._rows = _Pieces(dataset.to_batches(columns=names))
 
@@ -240,8 +256,11 @@ class _Pieces:
 
 def _dataset(path: Path) -> Any:
     """A table, of which schema and record batches are read when they are needed."""
-    from pyarrow import dataset
+    from pyarrow import OSFile, dataset
 
+    if path.suffix != ".parquet":
+        with OSFile(str(path)) as file:
+            check_batches(file, str(path))
     return dataset.dataset(path, format="parquet" if path.suffix == ".parquet" else "ipc")
 
 
@@ -271,6 +290,8 @@ def _readable(path: Path) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # of pyarrow, numpy and safetensors, which have no common kind
+        if lacks_resources(error):
+            raise
         first = (str(error) or type(error).__name__).splitlines()[0]
         problem = f"cannot be read as {path.suffix} ({first})"
         raise UserError(problem, where=path, remedy="write it again; " + FORMAT) from error

@@ -10,10 +10,12 @@ from recallkit.errors import UserError
 from recallkit.text.readers import FileShard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from recallkit.text.readers import OnBad
 
+_LONGEST_GAP = 1 << 28
+"""Bases of a gap that no assembly has: a small compressed file can contain hours of them."""
 STRETCH = 1 << 20
 """Bases of a document: chromosomes are longer than a record may be."""
 
@@ -40,7 +42,7 @@ class FastaShard(FileShard):
         """Stretches from number `first` on, without gaps; see `Shard.records`."""
         number = -1
         try:
-            for number, (name, start, bases) in enumerate(_without_gaps(self._stretches())):
+            for number, (name, start, bases) in enumerate(self._without_gaps()):
                 if number < first:
                     continue
                 where = f"{name}:{start + 1}-{start + len(bases)}"
@@ -77,14 +79,18 @@ class FastaShard(FileShard):
         if name is not None and bases:
             yield name, start, bytes(bases)
 
-
-def _without_gaps(stretches: Iterable[tuple[str, int, bytes]]) -> Iterator[tuple[str, int, bytes]]:
-    """What is between the gaps of each stretch."""
-    for name, start, bases in stretches:
-        begin = 0
-        for gap in _GAP.finditer(bases):
-            if begin < gap.start():
-                yield name, start + begin, bases[begin : gap.start()]
-            begin = gap.end()
-        if begin < len(bases):
-            yield name, start + begin, bases[begin:]
+    def _without_gaps(self) -> Iterator[tuple[str, int, bytes]]:
+        """What is between the gaps of each stretch. Raises UserError for a gap without end."""
+        num_unknown = 0
+        for name, start, bases in self._stretches():
+            begin = 0
+            for gap in _GAP.finditer(bases):
+                if begin < gap.start():
+                    yield name, start + begin, bases[begin : gap.start()]
+                begin = gap.end()
+            if begin < len(bases):
+                yield name, start + begin, bases[begin:]
+            num_unknown = num_unknown + len(bases) if begin == len(bases) else 0
+            if num_unknown > _LONGEST_GAP:
+                problem = f"more than {_LONGEST_GAP:,} times N in a row"
+                raise UserError(problem, where=self.name, remedy="remove them, or copy the file again")

@@ -7,6 +7,7 @@ documents as one read from its start.
 from __future__ import annotations
 
 import re
+from array import array
 from typing import TYPE_CHECKING, Any
 
 from recallkit import config
@@ -26,6 +27,9 @@ MASK_FIELD = "attention_mask"
 """Has 1 for each id that is text and 0 for padding."""
 _REMEDY = "name the field with --text-field"
 _LABELS = (str, int, float)
+_NUMBERS = (int, float)
+_LONGEST_LABEL = 4096
+"""Characters of a source or an id, of which each document in memory has its own."""
 _MAX_NAMES_LISTED = 12
 
 
@@ -92,11 +96,11 @@ class FieldFinder:
                 ids = _as_array(text, "iu") if self._texts != TEXT_FIELDS else None
                 if ids is None:
                     raise FieldError(f"{name} is {kind_of(text)}, not text", _REMEDY)
-                return _unmasked(ids, fields, name)
+                return _unmasked(_short(ids), fields, name)
         if self._texts == TEXT_FIELDS and (row := fields.get(IDS_FIELD)) is not None:
             if (ids := _as_array(row, "iu")) is None:
                 raise FieldError(f"{IDS_FIELD} is not a list of whole numbers", "write token ids there, or name a field with --text-field")
-            return _unmasked(ids, fields, IDS_FIELD)
+            return _unmasked(_short(ids), fields, IDS_FIELD)
         if null is not None:
             raise FieldError(f"its {null} is null", f"fill it in, or {_REMEDY}")
         raise _no_text(self._texts, fields)
@@ -114,15 +118,30 @@ def _as_array(value: Any, kinds: str) -> np.ndarray | None:
     """A flat list or array of numbers of these kinds of NumPy's; None for anything else."""
     import numpy as np
 
-    if not isinstance(value, list | tuple | np.ndarray):
+    if isinstance(value, list | tuple):
+        try:
+            values = np.array(array("q", value), np.int64)
+            is_flag = len(value) > 0 and isinstance(value[0], bool)
+        except (TypeError, OverflowError):
+            # NumPy would give each text of a list the length of the longest.
+            if not all(issubclass(kind, _NUMBERS) for kind in set(map(type, value))):
+                return None
+            values, is_flag = np.asarray(value), False
+        return values if values.dtype.kind in kinds and not (is_flag and "b" not in kinds) else None
+    if not isinstance(value, np.ndarray):
         return None
-    try:
-        array = np.asarray(value)
-    except (ValueError, OverflowError):  # lists of unequal length
-        return None
-    if array.shape == (0,):
+    if value.shape == (0,):
         return np.empty(0, np.int64)
-    return array if array.ndim == 1 and array.dtype.kind in kinds else None
+    return value if value.ndim == 1 and value.dtype.kind in kinds else None
+
+
+def _short(ids: np.ndarray) -> np.ndarray:
+    """The ids. Raises FieldError for too many of them; those that are mapped take no memory."""
+    import numpy as np
+
+    if ids.nbytes > config.MAX_RECORD_BYTES and not isinstance(ids, np.memmap):
+        raise FieldError(*too_long())
+    return ids
 
 
 def _mask_of(name: str) -> str:
@@ -190,17 +209,45 @@ def _as_object(value: Any) -> dict[str, Any] | None:
 def parse_json(content: bytes | str) -> Any:
     """The value in JSON; NaN, Infinity and -Infinity, which Python's `json` writes, become null.
 
-    Raises orjson.JSONDecodeError, a ValueError, for anything else.
+    Raises orjson.JSONDecodeError, a ValueError, for anything else, and ValueError for more values than fit into memory.
     """
     import orjson
 
+    _check_values(content, _MOST_VALUES)
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError:
         written = content.encode(errors="surrogatepass") if isinstance(content, str) else content
         if b"NaN" not in written and b"Infinity" not in written:
             raise
+        _check_values(written, _MOST_OBJECTS)
         return orjson.loads(_NO_NUMBER.sub(lambda match: match[1] or b"null", written))
+
+
+_MOST_OBJECTS = 1 << 20
+"""A record may have so many objects and lists, 240 bytes each: 50 MB of JSON can contain 17 million."""
+_MOST_VALUES = 1 << 23
+"""The same of values, 64 bytes each: more than the ids of a record, which may have 6 million."""
+
+
+def _check_values(content: bytes | str, most: int) -> None:
+    """Raises ValueError for more than `_MOST_OBJECTS` objects and lists, or more than `most` values."""
+    if len(content) <= _MOST_OBJECTS:
+        return
+    written = content.encode(errors="surrogatepass") if isinstance(content, str) else content
+    for signs, number, kind in ((b"{[", _MOST_OBJECTS, "objects or lists"), (b",", most, "values")):
+        if sum(written.count(sign) for sign in signs) > number and _count_outside(written, signs) > number:
+            raise ValueError(f"more than {number:,} {kind} in a record")
+
+
+def _count_outside(content: bytes, signs: bytes) -> int:
+    """How many of these signs are outside strings."""
+    import numpy as np
+
+    content = content.replace(b"\\\\", b"").replace(b'\\"', b"")
+    codes = np.frombuffer(content, np.uint8)
+    is_inside = np.bitwise_xor.accumulate(codes == ord('"'))
+    return sum(int(((codes == sign) & ~is_inside).sum()) for sign in signs)
 
 
 _NO_NUMBER = re.compile(rb'("(?:[^"\\]++|\\.)*+")|-?Infinity|NaN', re.DOTALL)
@@ -214,7 +261,11 @@ def _first_label(fields: Mapping[str, Any], names: Iterable[str]) -> str:
             value = value.decode(errors="replace")
         # NaN is how pandas has none; it alone does not equal itself.
         if isinstance(value, _LABELS) and value != "" and value == value:
-            return str(value)
+            label = str(value)
+            if len(label) > _LONGEST_LABEL:
+                problem = f"its {name} has {len(label):,} characters, and a name at most {_LONGEST_LABEL:,}"
+                raise FieldError(problem, "shorten it, or name another field with --source-field")
+            return label
     return ""
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from recallkit.text.tokenizers import TextTokenizer
 
 _SMALL_TEXT = 1 << 19
-"""Bytes on disk which `tokenizers` encodes in less time than gigatoken takes to be imported, made ready and checked: half a second."""
+"""Bytes on disk, or characters at once, which `tokenizers` encodes before gigatoken is imported and checked: half a second."""
 
 
 _MOST_NOTED, _MOST_IDS = 10_000, 1 << 24
@@ -178,7 +178,7 @@ class OpenText:
         """The encoder for this text, chosen once, on the first documents that are read."""
         if self._encoder is None:
             tokenizer, size = self.tokenizer, self.corpus.num_bytes(0, len(self.corpus.shards))
-            is_large = size is None or size > _SMALL_TEXT
+            is_large = size is None or max(size, sum(map(len, texts))) > _SMALL_TEXT
             self._encoder = tokenizer.checked_encoder(texts, console.note) if self.fast and is_large else tokenizer.encode
         return self._encoder
 

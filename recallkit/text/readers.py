@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from recallkit import config
 from recallkit.errors import UserError, lacks_resources
 from recallkit.text.fields import FieldError, FieldFinder, parse_json, too_long
+from recallkit.text.json_arrays import items_of
 from recallkit.text.places import AnyPath, RemotePath, digest_of, open_arrow, size_of
 
 if TYPE_CHECKING:
@@ -41,8 +42,9 @@ def compressed(*suffixes: str) -> tuple[str, ...]:
 BLOCK_BYTES = 1 << 19
 """Bytes decompressed at a time: larger blocks do not fit into the cache."""
 
-_MOST_ARRAY_BYTES = 1 << 30
-"""Longest array of JSON that is read: as a whole it takes several times its size."""
+_MOST_EMPTY_BYTES = 1 << 20
+_MOST_LINE_BYTES = 1 << 30
+"""Empty lines in a row, and a line, beyond which a file is damaged: a small compressed file can contain hours of them."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WINDOW = "Frame requires too much memory for decoding"
@@ -151,8 +153,7 @@ class FileShard(Shard):
     def _pieces(self, most: int) -> Iterator[bytes]:
         """Lines with their newlines, one of more than `most` bytes in several pieces; without a byte order mark.
 
-        Raises OSError for damaged data, UserError for more empty lines in a row than a record may have bytes: a small compressed file
-        can contain hours of them.
+        Raises OSError for damaged data, UserError for more than `_MOST_EMPTY_BYTES` of empty lines in a row.
         """
         with (
             open_arrow(self.path) as file,
@@ -163,8 +164,8 @@ class FileShard(Shard):
             while piece := buffered.readline(most):
                 if piece.isspace():
                     num_empty += len(piece)
-                    if num_empty > config.MAX_RECORD_BYTES:
-                        problem = f"more than {config.MAX_RECORD_BYTES:,} bytes of empty lines in a row"
+                    if num_empty > _MOST_EMPTY_BYTES:
+                        problem = f"more than {_MOST_EMPTY_BYTES:,} bytes of empty lines in a row"
                         raise UserError(problem, where=self.name, remedy="remove them, or copy the file again")
                 else:
                     num_empty = 0
@@ -174,13 +175,19 @@ class FileShard(Shard):
                 mark = b""
 
     def _lines(self) -> Iterator[bytes | None]:
-        """The lines, with their newlines; None for one of more than `config.MAX_RECORD_BYTES`, which is never held as a whole."""
-        longest, goes_on = config.MAX_RECORD_BYTES, False
+        """The lines, with their newlines; None for one of more than `config.MAX_RECORD_BYTES`, which is never held as a whole.
+
+        Raises UserError for a line that does not end.
+        """
+        longest, length = config.MAX_RECORD_BYTES, 0
         for piece in self._pieces(longest + 1):
-            is_whole = piece.endswith(b"\n") or len(piece) <= longest
-            if not goes_on:
-                yield piece if is_whole else None
-            goes_on = not piece.endswith(b"\n")
+            is_end = piece.endswith(b"\n")
+            if not length:
+                yield piece if is_end or len(piece) <= longest else None
+            length = 0 if is_end else length + len(piece)
+            if length > _MOST_LINE_BYTES:
+                problem = f"a line of more than {_MOST_LINE_BYTES:,} bytes"
+                raise UserError(problem, where=self.name, remedy=too_long()[1])
 
     def _content(self, most: int) -> bytes | None:
         """All of the file; None if it has more than `most` bytes."""
@@ -244,8 +251,8 @@ class JsonLinesShard(FileShard):
                 else:
                     try:
                         fields = parse_json(line)
-                    except json.JSONDecodeError as error:
-                        on_bad(number, _why_not_json(line, error), "fix or remove the line")
+                    except ValueError as error:
+                        on_bad(number, *self._why_not_json(line, error))
                     else:
                         if isinstance(fields, dict):
                             yield number, fields
@@ -257,47 +264,62 @@ class JsonLinesShard(FileShard):
         if is_empty:
             raise self._empty()
 
-
-def _why_not_json(line: bytes, error: json.JSONDecodeError) -> str:
-    try:
-        line.decode()
-    except UnicodeDecodeError as bad_byte:
-        return f"invalid UTF-8 at byte {bad_byte.start + 1} of the line"
-    return f"not JSON ({error.msg}, column {error.colno})"
+    def _why_not_json(self, record: bytes, error: ValueError) -> tuple[str, str]:
+        """Problem and remedy. Raises MemoryError where the machine lacks memory."""
+        if lacks_resources(error):
+            raise MemoryError(str(error)) from error
+        if not isinstance(error, json.JSONDecodeError):
+            return str(error), too_long()[1]
+        problem = f"not JSON ({error.msg}, column {error.colno})"
+        try:
+            record.decode()
+        except UnicodeDecodeError as bad_byte:
+            problem = f"invalid UTF-8 at byte {bad_byte.start + 1} of the {self.unit}"
+        return problem, f"fix or remove the {self.unit}"
 
 
 @dataclass(eq=False)
 class JsonShard(JsonLinesShard):
-    """A file `.json`: an array of objects, or of texts, read as a whole. One that does not begin with `[` is taken for JSON Lines."""
+    """A file `.json`: an array of objects, or of texts. One that does not begin with `[` is taken for JSON Lines."""
 
     unit = "record"
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The items of the array from `first` on; see `Shard.records`. Raises UserError for an array that is not JSON, or far too long."""
+        """The items of the array from `first` on; see `Shard.records`."""
+        number = -1
         try:
             begun = next((line for piece in self._pieces(BLOCK_BYTES) if (line := piece.lstrip())), b"")
             if begun and not begun.startswith(b"["):
                 yield from JsonLinesShard.records(self, first, on_bad)
                 return
-            content = self._content(_MOST_ARRAY_BYTES)
+            for number, content in enumerate(items_of(self._blocks())):
+                if number < first:
+                    continue
+                try:
+                    item = parse_json(content)
+                except ValueError as error:
+                    on_bad(number, *self._why_not_json(content, error))
+                    continue
+                if isinstance(item, str | dict):
+                    yield number, {"text": item} if isinstance(item, str) else item
+                else:
+                    on_bad(number, "neither an object nor a text", "write objects with a text field, or texts")
+        except ValueError as error:  # what follows cannot be divided
+            raise UserError(str(error), where=self.place(number + 1), remedy="write the file again") from error
         except OSError as error:
-            raise self._damaged(error, first) from error
-        if content is None:
-            remedy = f"write JSON Lines: jq -c '.[]' {self.path.name} > OTHER.jsonl"
-            raise UserError(f"an array of more than {_MOST_ARRAY_BYTES:,} bytes", where=self.name, remedy=remedy)
-        try:
-            items = parse_json(content) if begun else []
-        except json.JSONDecodeError as error:
-            problem = f"not JSON ({error.msg}, line {error.lineno}, column {error.colno})"
-            raise UserError(problem, where=self.name, remedy="write the file again") from error
-        if not items:
+            raise self._damaged(error, number + 1) from error
+        if number < 0:
             raise self._empty()
-        for number, item in enumerate(items[first:], first):
-            self.share = (number + 1) / len(items)
-            if isinstance(item, str | dict):
-                yield number, {"text": item} if isinstance(item, str) else item
-            else:
-                on_bad(number, "neither an object nor a text", "write objects with a text field, or texts")
+
+    def _blocks(self) -> Iterator[bytes]:
+        """The content in blocks of about `BLOCK_BYTES`."""
+        block = bytearray()
+        for piece in self._pieces(BLOCK_BYTES):
+            block += piece
+            if len(block) >= BLOCK_BYTES:
+                yield bytes(block)
+                block.clear()
+        yield bytes(block)
 
 
 @dataclass(eq=False)

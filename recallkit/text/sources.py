@@ -6,7 +6,6 @@ import atexit
 import difflib
 import glob
 import itertools
-import json
 import os
 import re
 import shutil
@@ -20,9 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recallkit.errors import UserError, redacted
 from recallkit.registry import may_be_hub_id
+from recallkit.storage.given_files import read_file
 from recallkit.text.demo_text import demo_shard
 from recallkit.text.fasta import FastaShard
-from recallkit.text.fields import FieldFinder
+from recallkit.text.fields import FieldFinder, parse_json
 from recallkit.text.places import RemotePath, files_below, is_url
 from recallkit.text.readers import (
     BLOCK_BYTES,
@@ -348,8 +348,9 @@ def _saved_files(name: str, path: AnyPath, names: list[str], split: str) -> list
 def _described(path: AnyPath, name: str, kind: type) -> list[Any]:
     """A list in a JSON file."""
     try:
-        found = json.loads(path.read_bytes())[name]
-    except (ValueError, LookupError, TypeError, RecursionError):
+        content = read_file(path) if isinstance(path, Path) else path.read_bytes()
+        found = parse_json(content)[name]
+    except (ValueError, LookupError, TypeError):
         found = None
     if not isinstance(found, list) or not all(isinstance(each, kind) for each in found):
         raise UserError("not in the form that save_to_disk writes", where=path, remedy=_AGAIN)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from recallkit import config
 from recallkit.errors import UserError, lacks_resources
+from recallkit.text.arrow_messages import check_batch, start_of
 from recallkit.text.fields import too_long
+from recallkit.text.parquet_pages import RowSizes
 from recallkit.text.places import open_arrow
 from recallkit.text.readers import BLOCK_BYTES, FileShard
 
@@ -25,7 +27,12 @@ _BATCH_BYTES = 1 << 22
 _MAX_BATCH_ROWS = 64
 """Rows of Parquet that are decoded together: where many rows have one long text, the file's size does not show theirs."""
 _MAX_ROW_BYTES = 2 * config.MAX_RECORD_BYTES
-"""Mean bytes per row of a row group: if they exceed it, the group is refused before it is decoded."""
+"""Bytes of a row; if the mean of a row group exceeds them, the group is refused before it is decoded."""
+_ITEM_BYTES = 64
+"""What an item of a list is counted as that becomes an object of Python."""
+_FEW_BYTES = 1 << 20
+_MOST_CELLS = 1 << 20
+"""Cells and lines of a row of CSV, counted where it is long: empty ones take eight bytes for one of the file, short ones 60."""
 
 
 @dataclass(eq=False)
@@ -44,7 +51,8 @@ class TableShard(FileShard):
                 done = max(0, first - start)
                 for row, fields in enumerate(rows_of(batch.slice(done)), start + done):
                     if isinstance(fields, str):
-                        on_bad(row, fields, "write the file again from valid text")
+                        is_long = fields == too_long()[0]
+                        on_bad(row, fields, too_long()[1] if is_long else "write the file again from valid text")
                     else:
                         yield row, fields
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
@@ -70,6 +78,7 @@ class ParquetShard(TableShard):
             if metadata.num_rows == 0:
                 raise self._empty()
             columns = self.columns(file.schema_arrow.names)
+            sizes = RowSizes(opened, metadata, columns, self.name)
             start = 0
             for index in range(file.num_row_groups):
                 group = metadata.row_group(index)
@@ -79,6 +88,7 @@ class ParquetShard(TableShard):
                 if group.total_byte_size > group.num_rows * _MAX_ROW_BYTES:
                     raise UserError("rows longer than any document", where=self.place(start), remedy=too_long()[1])
                 rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)))
+                rows = min(rows, sizes.at_once(index, self.place(start)))
                 for batch in file.iter_batches(rows, row_groups=[index], columns=columns, use_threads=False):
                     self.share = (start + batch.num_rows) / metadata.num_rows
                     yield start, batch
@@ -90,12 +100,15 @@ class ArrowShard(TableShard):
     """An Arrow file, of the stream format (as `datasets` saves it) or the file format (Feather); mapped into memory."""
 
     def _batches(self, first: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        import pyarrow as pa
+
         start = 0
         with open_arrow(self.path, mapped=True) as file:
-            schema, batches = _open_ipc(file)
-            columns = self.columns(schema.names)
-            for batch, share in batches:
-                self.share = share
+            file.seek(start_of(file))
+            reader = pa.ipc.open_stream(file)
+            columns = self.columns(reader.schema.names)
+            while (batch := self._next_batch(file, reader, start)) is not None:
+                self.share = file.tell() / file.size()
                 kept = batch.select(columns)
                 if start + batch.num_rows > first:
                     kept.validate(full=True)  # offsets that lie would be followed out of the file
@@ -104,20 +117,13 @@ class ArrowShard(TableShard):
         if not start:
             raise self._empty()
 
-
-def _open_ipc(file: pa.NativeFile) -> tuple[pa.Schema, Iterator[tuple[pa.RecordBatch, float]]]:
-    """The schema of an Arrow file, and its batches one by one, each with the share of the file that is read then."""
-    import pyarrow as pa
-
-    magic = b"ARROW1"
-    is_file = file.read(len(magic)) == magic
-    file.seek(0)
-    if not is_file:
-        reader = pa.ipc.open_stream(file)
-        return reader.schema, ((batch, file.tell() / file.size()) for batch in reader)
-    reader = pa.ipc.open_file(file)
-    num = reader.num_record_batches
-    return reader.schema, ((reader.get_batch(number), (number + 1) / num) for number in range(num))
+    def _next_batch(self, file: pa.NativeFile, reader: pa.RecordBatchReader, start: int) -> pa.RecordBatch | None:
+        """The next batch, whose first row is number `start`; None at the end."""
+        check_batch(file, self.place(start))
+        try:
+            return reader.read_next_batch()
+        except StopIteration:
+            return None
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:
@@ -128,13 +134,57 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:
     import pyarrow as pa
 
     columns = [(field.name, batch.column(place), _is_list_of_integers(field.type)) for place, field in enumerate(batch.schema)]
+    is_short = _row_bytes(batch) <= _MAX_ROW_BYTES
     for row in range(batch.num_rows):
         try:
-            yield {name: _ids(column[row]) if is_list else column[row].as_py() for name, column, is_list in columns}
+            if not is_short and _row_bytes(batch.slice(row, 1)) > _MAX_ROW_BYTES:
+                yield too_long()[0]
+            else:
+                yield {name: _ids(column[row]) if is_list else column[row].as_py() for name, column, is_list in columns}
         except UnicodeDecodeError:
             yield "invalid UTF-8"
         except (ValueError, OverflowError, LookupError, pa.ArrowException) as error:
+            if lacks_resources(error):
+                raise
             yield f"a value that cannot be read ({next(iter(str(error).splitlines()), type(error).__name__)})"
+
+
+def _row_bytes(batch: pa.RecordBatch) -> int:
+    """Bytes of a row as Python has it; of several rows, those that one of them has at most."""
+    return sum(int(column.nbytes) if _is_list_of_integers(column.type) else _size_of(column) for column in batch.columns)
+
+
+def _size_of(column: pa.Array) -> int:
+    """The same of a column, in which each item of a list becomes an object."""
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        # Of several rows at most as much as all have the longest entry.
+        values = column.dictionary if len(column) > 1 else column.dictionary_decode()
+        return len(column) * _size_of(values)
+    if pa.types.is_run_end_encoded(kind):
+        return len(column) * _size_of(column.values.slice(column.find_physical_offset(), column.find_physical_length()))
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        return sum(value.as_buffer().size for value in column if value.is_valid)  # their buffers are those of all rows
+    if (pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)) and len(column) > 1:
+        # Its rows may be the same items: one row has at most all.
+        return _ITEM_BYTES * int(column.sizes.to_numpy(zero_copy_only=False).sum()) + _size_of(column.values)
+    if pa.types.is_union(kind) or not pa.types.is_nested(kind):
+        return int(column.nbytes)
+    return sum(_ITEM_BYTES * len(items) + _size_of(items) for items in _children(column))
+
+
+def _children(column: pa.Array) -> list[pa.Array]:
+    """The values in lists, the keys and items of maps, or the fields of objects."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(column.type):
+        return list(column.flatten())
+    if not pa.types.is_map(column.type):
+        return [column.flatten()]
+    begin, stop = column.offsets[0].as_py(), column.offsets[-1].as_py()
+    return [values.slice(begin, stop - begin) for values in (column.keys, column.items)]
 
 
 def _is_list_of_integers(kind: pa.DataType) -> bool:
@@ -145,8 +195,10 @@ def _is_list_of_integers(kind: pa.DataType) -> bool:
 
 
 def _ids(value: Any) -> Any:
-    """A list of integers as an array; None for a null, a list where values are missing."""
-    return value.as_py() if not value.is_valid or value.values.null_count else value.values.to_numpy()
+    """A list of integers as an array; None for a null, a list of None where values are missing."""
+    if not value.is_valid:
+        return None
+    return [None] if value.values.null_count else value.values.to_numpy()
 
 
 @dataclass(eq=False)
@@ -162,12 +214,13 @@ class CsvShard(FileShard):
         import csv
 
         csv.field_size_limit(max(csv.field_size_limit(), config.MAX_RECORD_BYTES))
-        row = -1
+        row, text = -1, _TextLines(self._lines(), self.delimiter)
         try:
-            lines = csv.reader(self._text_lines(), delimiter=self.delimiter, strict=True)
+            lines = csv.reader(text, delimiter=self.delimiter, strict=True)
             names = next((cells for cells in lines if cells), [])
             kept = [names.index(name) for name in self.columns(names)] if names else []
             for row, cells in enumerate(cells for cells in lines if cells):
+                text.begin_row()
                 if row < first:
                     continue
                 if len(cells) != len(names):
@@ -183,14 +236,36 @@ class CsvShard(FileShard):
         if row < 0:
             raise self._empty()
 
-    def _text_lines(self) -> Iterator[str]:
-        """Lines with their ends; bytes that are not UTF-8 become surrogates."""
+
+class _TextLines:
+    """Lines of text with their ends; bytes that are not UTF-8 become surrogates.
+
+    Raises csv.Error where those of one row are too long, as of a cell in quotes that does not end.
+    """
+
+    def __init__(self, lines: Iterator[bytes | None], delimiter: str) -> None:
+        self._lines, self._delimiter = lines, delimiter.encode()
+        self.begin_row()
+
+    def begin_row(self) -> None:
+        """The next line begins a row."""
+        self._num_bytes = self._num_cells = 0
+
+    def __iter__(self) -> _TextLines:
+        return self
+
+    def __next__(self) -> str:
         import csv
 
-        for line in self._lines():
-            if line is None:
-                raise csv.Error(f"a line of more than {config.MAX_RECORD_BYTES:,} bytes")
-            yield str(line, "utf-8", "surrogateescape")
+        line = next(self._lines)
+        if line is None:
+            raise csv.Error(f"a line of more than {config.MAX_RECORD_BYTES:,} bytes")
+        self._num_bytes += len(line)
+        if self._num_bytes > _FEW_BYTES:
+            self._num_cells += 1 + line.count(self._delimiter)
+            if self._num_bytes > config.MAX_RECORD_BYTES or self._num_cells > _MOST_CELLS:
+                raise csv.Error("a row that does not end, or is longer than any record")
+        return str(line, "utf-8", "surrogateescape")
 
 
 class TsvShard(CsvShard):

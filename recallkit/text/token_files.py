@@ -33,6 +33,7 @@ PIECE_BYTES = 1 << 26
 """What one process counts at a time of a large file."""
 
 _BLOCK_IDS = 1 << 22
+_BLOCK_DOCUMENTS = 1 << 16
 _PADDING = 1024
 """So many equal ids at the end of a file are not text."""
 
@@ -131,12 +132,12 @@ class TokenFileShard(FileShard):
         begin, stop = self._part(len(index.firsts) - 1)
         if first == begin == 0:
             index.check(ids.itemsize, len(ids))
-        first = max(first, begin)
-        places = index.starts(first, stop, ids.itemsize, len(ids))
-        for number, (start, end) in enumerate(pairwise(places), first):
-            self._check_length(number, end - start)
-            self.share = (number + 1 - begin) / (stop - begin)
-            yield number, ids[start:end]
+        for at in range(max(first, begin), stop, _BLOCK_DOCUMENTS):
+            places = index.starts(at, min(stop, at + _BLOCK_DOCUMENTS), ids.itemsize, len(ids))
+            for number, (start, end) in enumerate(pairwise(places), at):
+                self._check_length(number, end - start)
+                self.share = (number + 1 - begin) / (stop - begin)
+                yield number, ids[start:end]
 
     def _check_length(self, record: int, length: int) -> None:
         """Raises UserError for a document that is too long."""

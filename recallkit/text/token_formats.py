@@ -15,6 +15,7 @@ import numpy as np
 from recallkit.errors import UserError, lacks_resources
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from recallkit.text.records import Vocabulary
@@ -32,6 +33,7 @@ _MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 _CODES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 """The codes of types in lit-gpt's files and Megatron-LM's."""
 
+_BLOCK_SEQUENCES = 1 << 20
 _TEXT = string.printable.encode()
 """Bytes of plain text: ids that consist of them alone would all be large."""
 _FLAT = ("<i8", "<u4", "<u2", "u1")
@@ -57,23 +59,38 @@ class MegatronIndex:
 
     def check(self, width: int, num_ids: int) -> None:
         """Raises UserError unless sequences, of ids of `width` bytes, and documents fill the file."""
-        steps = np.diff(self.pointers, append=num_ids * width)
         is_right = (
             self.pointers[0] == self.firsts[0] == 0
             and self.firsts[-1] == len(self.lengths)
-            and (np.diff(self.firsts) >= 0).all()
-            and self.lengths.min() >= 0
-            and np.array_equal(steps, np.multiply(self.lengths, width, dtype=np.int64))
+            and all((np.diff(firsts) >= 0).all() for firsts in _blocks(self.firsts, overlap=1))
+            and all(lengths.min() >= 0 for lengths in _blocks(self.lengths))
+            and self._are_adjacent(width, num_ids)
         )
         if not is_right:
             problem = "its sequences and documents do not fill its .bin one after the other"
             raise UserError(problem, where=self.path, remedy="copy both again")
+
+    def _are_adjacent(self, width: int, num_ids: int) -> bool:
+        """Whether each sequence begins where the one before ends, and the last one ends the file."""
+        end = 0
+        for lengths, pointers in zip(_blocks(self.lengths), _blocks(self.pointers), strict=True):
+            ends = pointers[0] + np.cumsum(lengths, dtype=np.int64) * width
+            if pointers[0] != end or not np.array_equal(ends[:-1], pointers[1:]):
+                return False
+            end = ends[-1]
+        return bool(end == num_ids * width)
 
     def starts(self, first: int, stop: int, width: int, num_ids: int) -> np.ndarray:
         """The places of the first ids of documents `first` to `stop`; after the last, `num_ids`."""
         sequences = self.firsts[first : stop + 1]
         places = self.pointers.take(sequences, mode="clip") // width
         return np.where(sequences < len(self.lengths), places, num_ids)
+
+
+def _blocks(column: np.ndarray, overlap: int = 0) -> Iterator[np.ndarray]:
+    """A column in parts: an index of Megatron-LM can be larger than memory."""
+    for start in range(0, len(column), _BLOCK_SEQUENCES):
+        yield column[start : start + _BLOCK_SEQUENCES + overlap]
 
 
 class Layout(NamedTuple):

@@ -285,7 +285,7 @@ FILES = [
     ("x.npy", _states(unit=3), "x.json: unit is 3, not a str"),
     ("x.npy", _states(prefix=9_999), "prefix 9999 is no id of"),
     ("x.parquet", _impossible_rank, "has rank 5 and an NLL of .* nats, which cannot be"),
-    ("x.parquet", _choices(rank=["a"] * TOKENS), "rank is not a whole number from -1"),
+    ("x.parquet", _choices(rank=["a"] * TOKENS), "rank is of type string, not whole numbers"),
     ("x.parquet", _choices(argmax=[None] + [1] * (TOKENS - 1)), "argmax is not a whole number"),
     ("x.parquet", _choices(argmax=[2**40] * TOKENS), "argmax is not a whole number"),
     ("x.parquet", _metadata(prefix="--5"), "prefix is '--5', not a int"),

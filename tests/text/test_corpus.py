@@ -388,7 +388,7 @@ AROUND_EMPTY_LINES = {
 @pytest.mark.parametrize("suffix", AROUND_EMPTY_LINES)
 def test_more_empty_lines_than_bytes_of_a_record_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
     """A small compressed file can contain hours of them."""
-    monkeypatch.setattr(config, "MAX_RECORD_BYTES", 100)
+    monkeypatch.setattr(readers, "_MOST_EMPTY_BYTES", 100)
     path, encode, (first, last) = tmp_path / f"a{suffix}", gzip.compress if suffix.endswith(".gz") else bytes, AROUND_EMPTY_LINES[suffix]
     path.write_bytes(encode(first + b" \r\n" * 30 + last + b"\n" * 60))
     assert read(path)

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from recallkit import config
 from recallkit.errors import UserError
-from recallkit.text import readers, sources
+from recallkit.text import sources
 from recallkit.text.corpus import open_corpus
 from recallkit.text.records import Position
 from tests.text.test_corpus import SKIPPING, fails, lines, read, zst
@@ -37,11 +38,13 @@ def test_objects_texts_and_lines(tmp_path: Path) -> None:
     [
         (b'["a", 5, "b"]', "record 2: neither an object nor a text", ["a", "b"]),
         (b'["a", {"no": 1}, "b"]', "record 2: no text in", ["a", "b"]),
-        (b'["a", "\xff", "b"]', "a.json: not JSON", None),
-        (b'["a", {broken}, "b"]', "a.json: not JSON", None),
-        (b'["a", "b"', "a.json: not JSON", None),
-        (b'["a"] ["b"]', "a.json: not JSON", None),
-        (b"[" * 100_000, "a.json: not JSON", None),
+        (b'["a", "\xff", "b"]', "record 2: invalid UTF-8 at byte 2 of the record", ["a", "b"]),
+        (b'["a", {broken}, "b"]', "record 2: not JSON", ["a", "b"]),
+        (b'["a", "b"', "record 3: not JSON (it ends without a comma or ])", None),
+        (b'["a",]', "record 2: not JSON (']' instead of a value)", None),
+        (b'["a" "b"]', "record 2: not JSON ('\"' instead of a comma or ])", None),
+        (b'["a"] ["b"]', "record 2: not JSON ('[' instead of the end)", None),
+        (b"[" * 100_000, "record 1: not JSON", None),
         (b"[]", "contains no record", None),
         (b"", "contains no record", None),
     ],
@@ -56,10 +59,12 @@ def test_bad_arrays(tmp_path: Path, content: bytes, message: str, kept: list[str
         assert read(path, options=SKIPPING) == kept
 
 
-def test_an_array_that_is_far_too_long_is_refused_with_the_way_to_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "_MOST_ARRAY_BYTES", 1_000_000)
-    (tmp_path / "a.json.gz").write_bytes(gzip.compress(b'["' + b"x" * 2_000_000 + b'"]'))
-    assert "an array of more than 1,000,000 bytes; write JSON Lines: jq -c '.[]' a.json.gz" in fails(tmp_path / "a.json.gz")[1]
+def test_an_item_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "MAX_RECORD_BYTES", 1_000_000)
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(b'["a", "' + b"x" * 2_000_000 + b'"]'))
+    texts, line = fails(tmp_path / "a.json.gz")
+    assert texts == ["a"]
+    assert "a.json.gz, record 2: a record of more than 1,000,000 bytes" in line
 
 
 def test_compressed_text_files(tmp_path: Path) -> None:
