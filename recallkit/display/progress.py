@@ -1,9 +1,10 @@
-"""Progress of long work on stderr: a bar on a terminal, a line every half a minute elsewhere, or events (`--log-json`)."""
+"""Progress of long work on stderr: a bar on a terminal; elsewhere a line within its first second, then every half a minute, or events."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -22,6 +23,9 @@ SECONDS_BETWEEN_EVENTS = 10.0
 SECONDS_BETWEEN_LINES = 30.0
 """How often a log tells how far the work is, unless $RECALLKIT_LOG_SECONDS says otherwise."""
 
+_FIRST, _APART = 0.5, 5.0
+"""Seconds until work is long and tells of itself; at least so many are between the lines of different work."""
+
 _MINUTE = 60
 _AMOUNT, _LEAST_NAME = 38, 16
 """Characters for `12.3k/98.2k tokens  1.23k/s  12 s left`, so that the bar does not move, and at
@@ -31,6 +35,11 @@ _AT_ONCE = 1e-2
 """What is reported so soon after the beginning was done by an earlier run."""
 
 _which = ""
+_running: list[_Work] = []
+"""The work under way, the innermost last: it alone tells."""
+_lock = threading.RLock()
+_last_line = -_APART
+"""When work last told of itself, by `time.monotonic`."""
 
 
 class Show(Protocol):
@@ -61,7 +70,7 @@ def progress(description: str, *, total: int | None = None, unit: str = "tokens"
     work = _Work(description + _which, total, unit)
     is_drawn = not events.are_on() and stderr().is_terminal
     try:
-        with _bar(work) if is_drawn else contextlib.nullcontext():
+        with _bar(work) if is_drawn else _ticking(work):
             work.begin()
             yield work.show if is_drawn else work.tell
     except KeyboardInterrupt:
@@ -82,7 +91,8 @@ class _Work:
 
     def begin(self) -> None:
         """The work begins now."""
-        self._begun = self._told = time.monotonic()
+        self._begun = time.monotonic()
+        self._told: float | None = None
 
     def show(self, done: int, about: int | None = None, /) -> None:
         """`done` of `total`, or of `about` so many: what the bar draws next."""
@@ -93,11 +103,27 @@ class _Work:
         self.done = done
 
     def tell(self, done: int, about: int | None = None, /) -> None:
-        """The same, and a line or an event of it if the last one was long ago."""
+        """The same, and a line or an event of it if one is due."""
         self.show(done, about)
-        if (now := time.monotonic()) - self._told < self._seconds:
-            return
-        self._told = now
+        self.tell_if_due()
+
+    def seconds_left(self) -> float:
+        """Until the next line: the first one is early, but not at the heels of other work's."""
+        now = time.monotonic()
+        if self._told is not None:
+            return self._told + self._seconds - now
+        first, apart = min(_FIRST, self._seconds), min(_APART, self._seconds)
+        return max(self._begun + first, _last_line + apart) - now
+
+    def tell_if_due(self) -> None:
+        """A line or an event of how much is done, if the last one was long ago."""
+        global _last_line
+        with _lock:
+            if _running[-1:] == [self] and self.seconds_left() <= 0:
+                self._told = _last_line = time.monotonic()
+                self._write()
+
+    def _write(self) -> None:
         if not events.are_on():
             events.note(", ".join([f"{self.description}: {self.amount()}", *self.paces()]))
             return
@@ -127,6 +153,31 @@ class _Work:
         if self.total is None:
             return f"{self.done:,} {self.unit}"
         return f"{self.done:,} of {f'about {abbreviate(self.total)}' if self.is_estimate else f'{self.total:,}'} {self.unit}"
+
+
+@contextlib.contextmanager
+def _ticking(work: _Work) -> Iterator[None]:
+    """A block whose lines a thread writes where the work does not, such as while a batch takes minutes."""
+    is_over = threading.Event()
+
+    def tell() -> None:
+        with contextlib.suppress(OSError, ValueError):  # a closed log must not stop the work
+            while not is_over.wait(max(_LEAST_WAIT, work.seconds_left())):
+                work.tell_if_due()
+
+    thread = threading.Thread(target=tell, name="progress", daemon=True)
+    _running.append(work)
+    thread.start()
+    try:
+        yield
+    finally:
+        _running.remove(work)
+        is_over.set()
+        thread.join()
+
+
+_LEAST_WAIT = 0.05
+"""Seconds between two looks at the clock."""
 
 
 def _bar(work: _Work) -> Progress:

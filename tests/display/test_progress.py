@@ -17,6 +17,7 @@ def clock(monkeypatch):
     """A clock that only the test moves: `clock(s)` lets s seconds pass."""
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module, "_last_line", 0.0)
 
     def passes(seconds: float) -> None:
         now[0] += seconds
@@ -24,17 +25,50 @@ def clock(monkeypatch):
     return passes
 
 
-def test_a_log_has_a_line_every_half_minute(clock, capsys):
+def test_a_log_has_a_line_at_the_beginning_and_then_every_half_minute(clock, capsys):
     with progress("scoring x", total=1000) as show:
         show(100)  # what an earlier run did
+        clock(0.5)
+        show(104)
         for done in range(200, 1001, 100):
             clock(12.5)
             show(done)
     assert capsys.readouterr().err.splitlines() == [
-        "recallkit: scoring x: 400 of 1,000 tokens, 8/s, 1 min 15 s left",
-        "recallkit: scoring x: 700 of 1,000 tokens, 8/s, 38 s left",
-        "recallkit: scoring x: 1,000 of 1,000 tokens, 8/s",
+        "recallkit: scoring x: 104 of 1,000 tokens, 8/s, 1 min 52 s left",
+        "recallkit: scoring x: 400 of 1,000 tokens, 7.89/s, 1 min 16 s left",
+        "recallkit: scoring x: 700 of 1,000 tokens, 7.95/s, 38 s left",
+        "recallkit: scoring x: 1,000 of 1,000 tokens, 7.96/s",
     ]
+
+
+def test_a_line_comes_within_the_first_second_whatever_the_work_does(capsys, monkeypatch):
+    monkeypatch.setattr(module, "_last_line", -module._APART)
+    with progress("loading", total=3, unit="models"):
+        time.sleep(0.95)  # as of a batch that takes minutes
+    assert capsys.readouterr().err == "recallkit: loading: 0 of 3 models\n"
+    with progress("loading", total=3, unit="models"):
+        pass
+    assert capsys.readouterr().err == "", "short work has nothing to tell"
+
+
+def test_many_short_pieces_of_work_do_not_fill_a_log(clock, capsys):
+    for number in range(30):
+        with progress(f"reading {number}", total=9) as show:
+            clock(1)
+            show(9)
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[1] for line in said] == [f" reading {number}" for number in range(0, 30, 5)]
+
+
+def test_the_innermost_work_alone_tells(clock, capsys):
+    with progress("outside") as outside:
+        with progress("inside") as inside:
+            clock(40)
+            outside(1)
+            inside(2)
+        clock(10)
+        outside(3)
+    assert capsys.readouterr().err.splitlines() == ["recallkit: inside: 2 tokens, 0.05/s", "recallkit: outside: 3 tokens, 0.06/s"]
 
 
 def test_without_a_total_or_anything_done_nothing_is_invented(clock, capsys):
