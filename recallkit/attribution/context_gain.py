@@ -23,7 +23,7 @@ import polars as pl
 from recallkit.display import cells
 from recallkit.display.cells import counted, shares_of_leads
 from recallkit.display.tables import Table
-from recallkit.measure.labelled import Question, answers, batches, open_scores, open_tokens
+from recallkit.measure.labelled import Question, all_answers, batches, open_scores, open_tokens
 from recallkit.measure.ratio import NUM_RESAMPLES, Sum, are_distinct, ratio
 from recallkit.measure.rows import Rows
 from recallkit.measure.shares import WholeGap
@@ -94,8 +94,9 @@ def context_gains(
     pairs = [(0, model, start, start + model) for start in starts for model in range(1, len(full))]
     thresholds = {"gains": GAINS, "alpha": ALPHA, "beta": BETA}
     questions = [Question("sum_by_gain", thresholds, pair) for pair in pairs]
-    by_pair = answers(questions, batches(labelled, scores, cluster=cluster, clean=clean))
-    clusters = Clusters(labelled, cluster, by_pair[0]["cluster"])
+    by_pair = all_answers(questions, batches(labelled, scores, cluster=cluster, clean=clean))
+    clusters = Clusters(labelled, cluster)
+    clusters.restrict(by_pair[0]["cluster"])
     sums = [sum_rows(context_rows(), answer, clusters) for answer in by_pair]
     mirrors = [sum_rows(context_rows("model_gains"), answer, clusters) for answer in by_pair]
     gaps = [ratio(table.gap(1), table["tokens"], num_resamples, seed) for table in sums]
@@ -177,12 +178,14 @@ def in_context_scores(
     opened = [open_scores(path, labelled) for path in scores.values()]
     question = Question("sum_early_late", {"early": EARLY, "late": late})
     rows = batches(labelled, opened, ["sequence"], cluster=cluster, clean=clean)
-    [answer] = answers([question], rows)
+    [answer] = all_answers([question], rows)
     if answer.is_empty():
         return None
+    clusters = Clusters(labelled, cluster)
+    clusters.restrict(answer["cluster"])
     is_end = pl.col("is_late") == pl.col("is_late_of_row")
     ends = Rows(["is_late"], pl.DataFrame({"is_late": [False, True]}), is_end)
-    sums = sum_rows(ends, answer, Clusters(labelled, cluster, answer["cluster"]))
+    sums = sum_rows(ends, answer, clusters)
     sequences, models = sums["tokens"].at([1]), {}
     for number, name in enumerate(scores):
         nlls = sums[f"nll_{number}"]

@@ -286,20 +286,29 @@ class Question:
         return database.sql(db.query(f"measure/{self.query}"), params=dict(self.parameters)).to_arrow_table()
 
 
-def answers(questions: Sequence[Question], rows: Iterator[pa.Table]) -> list[pl.DataFrame]:
-    """What each question finds in batches of rows. Two are asked at a time, each by one thread, while further ones are read."""
+def answers(questions: Sequence[Question], rows: Iterator[pa.Table]) -> Iterator[list[pl.DataFrame]]:
+    """What each question finds in one batch of rows after another.
+
+    Two batches are asked of at a time, each by one thread, while further ones are read.
+    """
     import polars as pl
 
     def ask(rows: pa.Table) -> list[pa.Table]:
         with database.cursor() as cursor:
             return [question.ask(rows, cursor) for question in questions]
 
-    by_batch: list[list[pa.Table]] = []
     with db.connect(threads=1) as database, ThreadPoolExecutor(2) as pool:
         waiting: deque[Future[list[pa.Table]]] = deque()
         for batch in rows:
             waiting.append(pool.submit(ask, batch))
             if len(waiting) > 1:
-                by_batch.append(waiting.popleft().result())
-        by_batch += [future.result() for future in waiting]
-    return [pl.concat([pl.DataFrame(part) for part in parts]) for parts in zip(*by_batch, strict=True)]
+                yield [pl.DataFrame(table) for table in waiting.popleft().result()]
+        for future in waiting:
+            yield [pl.DataFrame(table) for table in future.result()]
+
+
+def all_answers(questions: Sequence[Question], rows: Iterator[pa.Table]) -> list[pl.DataFrame]:
+    """What each question finds in all batches, one after another."""
+    import polars as pl
+
+    return [pl.concat(parts) for parts in zip(*answers(questions, rows), strict=True)]

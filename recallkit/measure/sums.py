@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,9 @@ import polars as pl
 import pyarrow as pa
 
 from recallkit.config import MAX_RESAMPLED_SOURCES
+from recallkit.display.progress import progress
 from recallkit.errors import UserError
-from recallkit.measure.labelled import Question, RowReader, answers, batches
+from recallkit.measure.labelled import Question, RowReader, answers, batch_ranges, batches
 from recallkit.measure.ratio import Spread, Sum, group_numbers
 from recallkit.measure.rows import (
     NUM_POSITION_BUCKETS,
@@ -71,21 +73,25 @@ class TableSums:
 
 
 class Clusters:
-    """The clusters of a text, and the groups in which they are resampled: those that have tokens, from 0 on."""
+    """The clusters of a text, and the groups in which they are resampled, from 0 on."""
 
-    def __init__(self, tokens: LabelledTokens, cluster: str, present: pl.Series) -> None:
-        """`present`: the clusters of all tokens that are compared."""
-        self._names = present.unique(maintain_order=True) if cluster == "source" else None
+    def __init__(self, tokens: LabelledTokens, cluster: str) -> None:
+        self._names = _sources_of(tokens) if cluster == "source" else None
         if self._names is None:
             last = RowReader(tokens.path, [cluster]).read(tokens.num_rows - 1, tokens.num_rows)
-            groups = group_numbers(last[cluster][0].as_py() + 1)
+            self._groups = group_numbers(last[cluster][0].as_py() + 1)
         else:
-            groups = group_numbers(len(self._names))
-        has_tokens = np.zeros(groups.max() + 1, bool)
-        has_tokens[groups[self.numbers(present)]] = True
-        self._groups = (np.cumsum(has_tokens) - 1)[groups]
-        self.number = int(has_tokens.sum())
+            self._groups = group_numbers(len(self._names))
+        self.number = int(self._groups.max()) + 1
         """Of the groups."""
+
+    def restrict(self, present: pl.Series) -> np.ndarray:
+        """Leaves the groups of these clusters, which have tokens; returns the numbers that they had."""
+        kept = np.unique(self._groups[self.numbers(present)])
+        renumbered = np.zeros(self.number, np.int64)
+        renumbered[kept] = np.arange(len(kept))
+        self._groups, self.number = renumbered[self._groups], len(kept)
+        return kept
 
     def numbers(self, clusters: pl.Series) -> np.ndarray:
         """The number of each cluster, int64 (n,); sources are numbered as they first occur."""
@@ -100,37 +106,72 @@ class Clusters:
         return groups
 
 
+def _sources_of(tokens: LabelledTokens) -> pl.Series:
+    """The sources of all tokens, in the order of the text."""
+    reader = RowReader(tokens.path, ["source"])
+    parts = (pl.Series(reader.read(start, stop)["source"]) for start, stop in batch_ranges(tokens.path))
+    return pl.concat([part.unique(maintain_order=True).cast(pl.String) for part in parts]).unique(maintain_order=True)
+
+
+class Tally:
+    """A query's answer, added up part by part, so that memory does not grow with rows per cluster and class.
+
+    Of each cluster and class it has the tokens, of each group of clusters and class the sums.
+    """
+
+    def __init__(self, by: Sequence[str], clusters: Clusters, columns: Sequence[str] = ()) -> None:
+        """`by`: the columns that make a class; `columns`: further ones that are added up."""
+        self._by, self._clusters, self._columns = list(by), clusters, columns
+        self._classes = pl.DataFrame()
+        self._sums: dict[str, np.ndarray] = {}
+        self._sizes: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+
+    def add(self, answer: pl.DataFrame) -> None:
+        """Adds rows per cluster and class, with tokens, values and the further columns."""
+        class_ = self._numbers(answer.select(self._by))
+        cluster = self._clusters.numbers(answer["cluster"])
+        shape = (self._clusters.number, self._classes.height)
+        place = self._clusters.groups(cluster) * shape[1] + class_
+        for name in answer.columns:
+            if name in ("tokens", *self._columns) or name.rpartition("_")[0] in VALUES:
+                values = answer[name].cast(pl.Float64).to_numpy()
+                sums = np.zeros(shape)
+                if name in self._sums:
+                    sums[:, : self._sums[name].shape[1]] = self._sums[name]
+                sums += np.bincount(place, values, sums.size).reshape(shape)
+                self._sums[name] = sums
+        sizes = (cluster, class_, answer["tokens"].to_numpy())
+        self._sizes.append(tuple(part.astype(np.int32) for part in sizes))
+
+    def table(self, rows: Rows, groups: np.ndarray | slice = slice(None)) -> TableSums:
+        """The sums of a table's rows over the groups with these numbers."""
+        from scipy import sparse  # type: ignore[import-untyped]
+
+        parts = rows.parts(self._classes)
+        by_group = {name: sums[groups] @ parts for name, sums in self._sums.items()}
+        cluster, class_, tokens = (np.concatenate(part) for part in zip(*self._sizes, strict=True))
+        sizes = sparse.csr_matrix((tokens.astype(np.float64), (cluster, class_)), (cluster.max(initial=0) + 1, len(parts)))
+        sizes = sizes @ sparse.csr_matrix(parts)  # (clusters, K), most of them 0
+        powers = [np.asarray(power.sum(axis=0)).ravel() for power in (sizes > 0, sizes, sizes.power(2), sizes.power(4))]
+        return TableSums(rows.keys, Spread.of_powers(powers), by_group)
+
+    def _numbers(self, labels: pl.DataFrame) -> np.ndarray:
+        """The number of each row's class, (n,); new classes are behind those that are known."""
+        distinct = labels.unique(maintain_order=True)
+        classes = pl.concat([self._classes, distinct]) if self._classes.height else distinct
+        self._classes = classes.unique(maintain_order=True)
+        numbered = self._classes.with_row_index("class")
+        joined = labels.join(numbered, on=self._by, how="left", nulls_equal=True, maintain_order="left")
+        numbers: np.ndarray = joined["class"].to_numpy()
+        return numbers
+
+
 def sum_rows(rows: Rows, answer: pl.DataFrame, clusters: Clusters, columns: Sequence[str] = ()) -> TableSums:
     """The sums of a table's rows, from a query's answer: rows per cluster and class, with tokens, values and further `columns`."""
-    from scipy import sparse  # type: ignore[import-untyped]
-
-    classes, class_ = _classes(answer.select(rows.by))
-    parts = rows.parts(classes)
-    cluster = clusters.numbers(answer["cluster"])
-    shape = (clusters.number, classes.height)
-    place = np.ravel_multi_index((clusters.groups(cluster), class_), shape)
-    by_group = {}
-    for name in answer.columns:
-        if name in ("tokens", *columns) or name.rpartition("_")[0] in VALUES:
-            values = answer[name].cast(pl.Float64).to_numpy()
-            by_group[name] = np.bincount(place, values, shape[0] * shape[1]).reshape(shape) @ parts
-    tokens = answer["tokens"].cast(pl.Float64).to_numpy()
-    sizes = sparse.csr_matrix((tokens, (cluster.astype(np.int32), class_.astype(np.int32))))
-    sizes = sizes @ sparse.csr_matrix(parts)  # (clusters, K), most of them 0
-    powers = [np.asarray(power.sum(axis=0)).ravel() for power in (sizes > 0, sizes, sizes.power(2), sizes.power(4))]
-    return TableSums(rows.keys, Spread.of_powers(powers), by_group)
-
-
-def _classes(labels: pl.DataFrame) -> tuple[pl.DataFrame, np.ndarray]:
-    """The distinct rows of `labels` (n rows), numbered in the column `class`, and the number of each row's, (n,).
-
-    Part by part: polars needs more memory for all rows at once than the rows themselves take.
-    """
-    parts = list(labels.iter_slices(_ROWS_AT_ONCE))
-    distinct = pl.concat([part.unique(maintain_order=True) for part in parts])
-    classes = distinct.unique(maintain_order=True).with_row_index("class")
-    numbers = [part.join(classes, on=labels.columns, how="left", nulls_equal=True, maintain_order="left")["class"] for part in parts]
-    return classes, pl.concat(numbers).to_numpy()
+    tally = Tally(rows.by, clusters, columns)
+    for part in answer.iter_slices(_ROWS_AT_ONCE):
+        tally.add(part)
+    return tally.table(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,29 +206,41 @@ def add_up(
     Raises UserError if a file is damaged, NLLs are not finite numbers, or no token is left.
     """
     questions, columns = [Question("sum_by_slice", {})], list[str]()
-    by_answer: list[Mapping[str, Rows]] = []
+    clusters = Clusters(tokens, cluster)
+    tallies: list[tuple[Tally, Mapping[str, Rows]]] = []
+
+    def ask(question: Question, tables: Mapping[str, Rows]) -> None:
+        questions.append(question)
+        by = dict.fromkeys(itertools.chain.from_iterable(rows.by for rows in tables.values()))
+        tallies.append((Tally([*by], clusters), tables))
+
     if every_table and tokens.has_counts:
-        questions.append(Question("sum_by_count", count_cuts(tokens.max_count)))
-        by_answer.append(count_rows(tokens.max_count))
+        ask(Question("sum_by_count", count_cuts(tokens.max_count)), count_rows(tokens.max_count))
     if every_table:
         places = {"buckets": NUM_POSITION_BUCKETS, "seq_len": tokens.seq_len}
-        questions.append(Question("sum_by_place", places))
-        by_answer.append(place_rows(tokens.seq_len))
+        ask(Question("sum_by_place", places), place_rows(tokens.seq_len))
         columns = ["context_class", "train_count", "distance", "match_length"]
     rows = batches(tokens, scores, columns, slices=(*STANDARD, *slices), cluster=cluster, clean=clean)
-    by_slice, *by_class = answers(questions, rows)
+    parts = []
+    with progress("adding up", total=tokens.num_rows) as show:
+        for (_, stop), (part, *others) in zip(batch_ranges(tokens.path), answers(questions, rows), strict=True):
+            parts.append(part)
+            for (tally, _), answer in zip(tallies, others, strict=True):
+                tally.add(answer)
+            show(stop)
+    by_slice = pl.concat(parts)
+    parts.clear()
     pa.default_memory_pool().release_unused()  # of the batches: their sums take as much
     if by_slice.is_empty():
         problem, remedy = "every token is in the training text", "slice other text, or leave out --clean"
         raise UserError(problem, where=tokens.path, remedy=remedy)
-    clusters = Clusters(tokens, cluster, by_slice["cluster"])
+    kept = clusters.restrict(by_slice["cluster"])
     tables = {"slices": sum_rows(slice_rows(slices), by_slice, clusters, ["repeats"])}
     if every_table:
         sources, placed = _by_size(by_slice)
         tables["by_source"] = sum_rows(source_rows(slices, sources), placed, clusters, ["repeats"])
-    for of_answer in reversed(by_answer):
-        answer = by_class.pop()  # so that the one before is given back
-        tables |= {name: sum_rows(of_table, answer, clusters) for name, of_table in of_answer.items()}
+    for tally, of_answer in tallies:
+        tables |= {name: tally.table(of_table, kept) for name, of_table in of_answer.items()}
     return Sums(tables, clusters, _documents(by_slice))
 
 
