@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.tables import GapTables, has_counts, hit_of, rows_by_slice
@@ -38,7 +39,7 @@ _REMEDY = "make the tables with `recallkit gap REFERENCE MODEL... --slices DIR`"
 _MOST_NAMED = 5
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Comparison(Shown):
     """Models compared with a reference, as `recallkit gap` wrote them. `models` are sorted by overall perplexity, the best first.
 
@@ -55,7 +56,7 @@ class Comparison(Shown):
     slices: Path | None = None
     given: Sequence[Slice] = ()
 
-    @property
+    @cached_property
     def totals(self) -> dict[tuple[str, str], dict[str, Any]]:
         """(model, slice) -> row of the gap table, all sources together."""
         rows = rows_by_slice(self.tables.gap)
@@ -73,7 +74,7 @@ class Comparison(Shown):
 
     def source_rows(self, model: str) -> list[dict[str, Any]]:
         """Rows of the gap table of one model and single sources, whatever these are called."""
-        rows = [row for row in self.tables.gap.to_dicts() if row["model"] == model]
+        rows = self.tables.gap.filter(model=model).to_dicts()
         wholes = [place for place, row in enumerate(rows) if row["slice"] == "all"]  # the first row of each source; the totals come first
         return rows[wholes[1] :] if len(wholes) > 1 else []
 

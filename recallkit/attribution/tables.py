@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.display.notebook import Shown
+from recallkit.display.progress import one_after_another, progress
 from recallkit.errors import UserError
 from recallkit.measure.labelled import open_scores, open_tokens
 from recallkit.measure.ratio import NUM_RESAMPLES, are_distinct, ratio
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from recallkit.measure.labelled import LabelledTokens
+    from recallkit.measure.ratio import Ratio
     from recallkit.measure.sums import Sums
     from recallkit.slicing.definitions import Slice
 
@@ -127,14 +129,30 @@ def attribute_gap(
     import polars as pl
 
     labelled = open_tokens(tokens, needs_counts=False)
-    scores = [open_scores(path, labelled) for path in (reference, *models)]
-    names = names or [score.model for score in scores]
+    first, *others = (open_scores(path, labelled) for path in (reference, *models))
+    names = names or [score.model for score in (first, *others)]
     _check_models(names[1:])
-    sums = add_up(labelled, scores, slices, cluster, clean=clean)
-    work = _Attribution(labelled, names, sums, cluster, {} if clean else _bytes_by_slice(labelled), num_resamples, seed)
-    pairs = [work.pair(model) for model in range(1, len(names))]
-    frames = {name: pl.concat([pair[name] for pair in pairs]) for name in pairs[0]}
+    # What one of them leaves out is left out of all.
+    first = replace(first, read_exactly=max(score.read_exactly for score in (first, *others)))
+    num_bytes = {} if clean else _bytes_by_slice(labelled)
+    pairs: list[_Pair] = []
+    for start in one_after_another(range(0, len(others), _MOST_AT_ONCE)):
+        some = others[start : start + _MOST_AT_ONCE]
+        sums = add_up(labelled, [first, *some], slices, cluster, clean=clean)
+        of_some = [names[0], *names[1 + start :][: len(some)]]
+        work = _Attribution(labelled, of_some, sums, cluster, num_bytes, num_resamples, seed)
+        with progress("comparing", total=len(some), unit="models") as show:
+            for model in range(1, 1 + len(some)):
+                pairs.append(work.pair(model))
+                show(model)
+    distinct = are_distinct([pair.gap for pair in pairs])
+    judged = [pair.judged(is_distinct, labelled, cluster) for pair, is_distinct in zip(pairs, distinct, strict=True)]
+    frames = {name: pl.concat([tables[name] for tables in judged]) for name in judged[0]}
     return GapTables(**(frames if labelled.has_counts else _of_repeated(frames)))
+
+
+_MOST_AT_ONCE = 10
+"""Models whose scores are read side by side, which takes 24 bytes of a model and token in a batch."""
 
 
 HITS_OF_REPEATED = {"repeated": "ar_hit", "not_repeated": "other"}
@@ -190,6 +208,39 @@ def _check_models(models: Sequence[str]) -> None:
             raise UserError("given twice", where=model, remedy="name each model once")
 
 
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """The tables of the reference and a model by name, whose shares are not judged yet; `gap`: of each row of the gap table."""
+
+    tables: dict[str, pl.DataFrame]
+    gap: Ratio
+
+    def judged(self, is_distinct: np.ndarray, tokens: LabelledTokens, cluster: str) -> dict[str, pl.DataFrame]:
+        """The tables with notes on shares that are void; `is_distinct`: of each row, among all models of the command."""
+        import polars as pl
+
+        gap, known = self.tables["gap"], [None if np.isnan(one) else bool(one) for one in is_distinct]
+        rows, whole_of_source = gap.with_columns(is_distinct=pl.Series(known, dtype=pl.Boolean)).to_dicts(), None
+        for row in rows:
+            # The first row of a source has all of its tokens.
+            whole_of_source = WholeGap.of(row, tokens.vocab_size, cluster) if row["slice"] == "all" else whole_of_source
+            whole = WholeGap.of(rows[0], tokens.vocab_size, cluster)
+            assert whole_of_source is not None
+            # A pair is no better than a guess in its source or in all.
+            uniform = list(dict.fromkeys([*whole.uniform, *whole_of_source.uniform]))
+            note = replace(whole_of_source, uniform=uniform).why_void(row, row["slice"])
+            row |= {"note": note, "void": row["gap_share"] is None or bool(note)}
+        judged = {**self.tables, "gap": schemas.frame_of("gap/gap", rows)}
+        for name in judged.keys() & {"by_threshold", "by_partition"}:
+            notes = [whole.why_void(row, "ar_hit") for row in judged[name].to_dicts()]
+            void = pl.Series([bool(note) for note in notes], dtype=pl.Boolean)
+            judged[name] = judged[name].with_columns(note=pl.Series(notes, dtype=pl.String), void=void)
+        return judged
+
+
+_UNJUDGED = {"note": "", "void": False}
+
+
 class _Attribution:
     """The tables of each pair of the reference and a model, from the sums of all."""
 
@@ -207,32 +258,26 @@ class _Attribution:
         self._cluster, self._num_bytes = cluster, num_bytes
         self._draws = (num_resamples, seed)
         self._whole = sums.tables["slices"].slice("all")
-        by_source = sums.tables["by_source"]
-        gaps = [ratio(by_source.gap(model), by_source["tokens"], *self._draws) for model in range(1, len(names))]
-        self._is_distinct = are_distinct(gaps)  # (models, rows of by_source)
 
-    def pair(self, model: int) -> dict[str, pl.DataFrame]:
-        """The tables of the reference and model number `model` (from 1), by name."""
+    def pair(self, model: int) -> _Pair:
+        """The tables of the reference and model number `model` (from 1)."""
         import polars as pl
 
-        gap = self._gap(model)
-        whole = WholeGap.of(gap.row(0, named=True), self._tokens.vocab_size, self._cluster)
-        tables = {"gap": gap, "by_document": self._documents(model)}
+        by_source = self._sums.tables["by_source"]
+        tables = {"gap": self._gap(model), "by_document": self._documents(model)}
         for name, sums in self._sums.tables.items():
             if name in ("slices", "by_source"):
                 continue
             figures: dict[str, Any] = dict(gap_figures(sums, self._whole, model, *self._draws))
             if name in ("by_threshold", "by_partition"):
-                rows = [dict(zip(figures, row, strict=True)) for row in zip(*figures.values(), strict=True)]
-                notes = [whole.why_void(row, "ar_hit") for row in rows]
-                figures |= {"note": notes, "void": [bool(note) for note in notes]}
+                figures |= _UNJUDGED
             frame = schemas.frame_of_columns(f"gap/{name}", sums.keys, {**self._pair_names(model), **figures})
             tables[name] = frame if "void" in figures else frame.filter(pl.col("tokens") > 0)
         if self._tokens.has_counts:
             last = max(tables["by_count"]["high"])
             is_used = pl.col("threshold").is_in([*count_cuts(self._tokens.max_count).values()]) | (pl.col("threshold") <= last)
             tables["by_threshold"] = tables["by_threshold"].filter(is_used)
-        return tables
+        return _Pair(tables, ratio(by_source.gap(model), by_source["tokens"], *self._draws))
 
     def _pair_names(self, model: int) -> dict[str, str]:
         return {"reference": self._names[0], "model": self._names[model]}
@@ -250,21 +295,10 @@ class _Attribution:
                 figures |= {f"{name}_reference": sums[f"{name}_0"].total / tokens, f"{name}_model": sums[f"{name}_{model}"].total / tokens}
         for side, number in (("reference", 0), ("model", model)):
             figures |= efficiency(sums, number, *self._draws).columns(f"efficiency_{side}")
-        distinct = [None if np.isnan(one) else bool(one) for one in self._is_distinct[model - 1]]
-        figures |= {**control.columns("control_share"), "is_distinct": distinct, "cluster": self._cluster}
-        blank = {"note": "", "void": False, "bytes": None, "bpb_reference": None, "bpb_model": None}
+        figures |= {**control.columns("control_share"), "is_distinct": None, "cluster": self._cluster}
+        blank = {**_UNJUDGED, "bytes": None, "bpb_reference": None, "bpb_model": None}
         frame = schemas.frame_of_columns("gap/gap", sums.keys, {**self._pair_names(model), **figures, **blank})
-        rows = frame.to_dicts()
-        for row, first in zip(rows, first_rows, strict=True):
-            row |= self._judged(row, rows[first], rows[0]) | self._bits_per_byte(row)
-        return schemas.frame_of("gap/gap", rows)
-
-    def _judged(self, row: Mapping[str, Any], of_source: Mapping[str, Any], of_all: Mapping[str, Any]) -> dict[str, Any]:
-        """`note` and `void` of a row, by the gap of its source; a pair is no better than a guess in its source or in all."""
-        wholes = [WholeGap.of(whole, self._tokens.vocab_size, self._cluster) for whole in (of_source, of_all)]
-        uniform = list(dict.fromkeys([*wholes[1].uniform, *wholes[0].uniform]))
-        note = replace(wholes[0], uniform=uniform).why_void(row, row["slice"])
-        return {"note": note, "void": row["gap_share"] is None or bool(note)}
+        return schemas.frame_of("gap/gap", [row | self._bits_per_byte(row) for row in frame.to_dicts()])
 
     def _bits_per_byte(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The bytes of a row's tokens and the bits of NLL over them; None where these are not known."""

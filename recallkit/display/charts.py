@@ -385,9 +385,29 @@ def specification(figure: Figure, styles: Mapping[str, Style] | None = None, *, 
         "header": {**text, "labelColor": ink, "labelAnchor": "start", "labelFontWeight": "bold", "labelLimit": WIDTH},
         "text": {"color": ink, "fontSize": size},
     }
-    whole = {**figure.spec, "config": config}
+    whole = {**(_compact(figure.spec) if on_page else figure.spec), "config": config}
     found: Spec = _resolved(whole, colours, styles or styles_of([figure]))
     return found
+
+
+def _compact(spec: Spec) -> Spec:
+    """The specification with rows as a page has them: of many models on one text they would be most of its bytes.
+
+    Figures have as many digits as can be seen; of a tip that ends with what is in other columns, only its beginning is left.
+    """
+    rows = []
+    for row in spec.get("data", {}).get("values", ()):
+        compact = {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in row.items() if key != "few" or value}
+        ending = f"{row.get('at')}: {row.get('shown')}"
+        if row.get("tip", "").endswith(ending):
+            compact["tip"] = row["tip"].removesuffix(ending)
+            if compact["tip"] == f"{row['model']}, ":
+                del compact["tip"]
+        rows.append(compact)
+    if not any("at" in row for row in rows):
+        return {**spec, "data": {"values": rows}} if rows else spec
+    tip = {"calculate": "(datum.tip || datum.model + ', ') + (datum.at ? datum.at + ': ' + datum.shown : '')", "as": "tip"}
+    return {**spec, "data": {"values": rows}, "transform": [tip, *spec.get("transform", ())]}
 
 
 _NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -68,7 +68,8 @@ def progress(description: str, *, total: int | None = None, unit: str = "tokens"
     interrupted, a line says how much was done, or is `kept`, which is asked for then.
     """
     work = _Work(description + _which, total, unit)
-    is_drawn = not events.are_on() and stderr().is_terminal
+    is_drawn = not _running and not events.are_on() and stderr().is_terminal  # there is one bar at a time
+    _running.append(work)
     try:
         with _bar(work) if is_drawn else _ticking(work):
             work.begin()
@@ -78,6 +79,8 @@ def progress(description: str, *, total: int | None = None, unit: str = "tokens"
             work.show(kept())
         events.note(f"{work.description}: {work.amount()} {'done' if kept is None else 'kept'}")
         raise
+    finally:
+        _running.remove(work)
 
 
 class _Work:
@@ -166,12 +169,10 @@ def _ticking(work: _Work) -> Iterator[None]:
                 work.tell_if_due()
 
     thread = threading.Thread(target=tell, name="progress", daemon=True)
-    _running.append(work)
     thread.start()
     try:
         yield
     finally:
-        _running.remove(work)
         is_over.set()
         thread.join()
 

@@ -107,10 +107,10 @@ class Pool:
             rows["distance"].to_numpy(),
         ) * _BUCKETS + log2_bucket(rows["train_count"].to_numpy())
         self._totals += np.bincount(stratum, minlength=len(self._totals))
-        every = pl.concat([*self._candidates, rows.with_columns(stratum=stratum)])
-        self._candidates = [
-            every.sort("key").group_by("stratum", maintain_order=True).head(self._size),
-        ]
+        rows = rows.with_columns(stratum=stratum)
+        every = pl.concat([*self._candidates, rows]).sort("key")
+        smallest = every.group_by("stratum", maintain_order=True).head(self._size)
+        self._candidates = [smallest.select(rows.columns)]  # polars puts the stratum first
 
     def sample(self) -> pl.DataFrame:
         """The sample of everything added."""

@@ -53,12 +53,13 @@ def gap_figures(table: TableSums, whole: TableSums, model: int, num_resamples: i
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             columns[f"nll_{side}"] = nlls.total / tokens.total
             columns[f"ppl_{side}"] = np.exp(columns[f"nll_{side}"])
+    of_reference = ratio(table.gain(0), tokens, num_resamples, seed)
     ratios = {
         "delta_nll": ratio(gap, tokens, num_resamples, seed),
         "gap_share": ratio(gap, whole.gap(model), num_resamples, seed),
-        "gain_reference": ratio(table.gain(0), tokens, num_resamples, seed),
+        "gain_reference": of_reference,
         "gain_model": ratio(table.gain(model), tokens, num_resamples, seed),
-        "retained": retained(table.gain(model), table.gain(0), tokens, num_resamples, seed),
+        "retained": _where_shown(of_reference, ratio(table.gain(model), table.gain(0), num_resamples, seed)),
     }
     for name, figure in ratios.items():
         columns |= figure.columns(name)
@@ -69,8 +70,13 @@ def gap_figures(table: TableSums, whole: TableSums, model: int, num_resamples: i
 def retained(gain: Sum, reference: Sum, tokens: Sum, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> Ratio:
     """A model's recall over the reference's, of the same `tokens`; NaN where that one is not shown
     to exceed LEAST_GAIN."""
-    is_shown = ratio(reference, tokens, num_resamples, seed).low > LEAST_GAIN
-    return ratio(gain, reference, num_resamples, seed).where(is_shown)
+    of_reference = ratio(reference, tokens, num_resamples, seed)
+    return _where_shown(of_reference, ratio(gain, reference, num_resamples, seed))
+
+
+def _where_shown(of_reference: Ratio, part: Ratio) -> Ratio:
+    """A part of the reference's recall gain, where that is shown to exceed LEAST_GAIN."""
+    return part.where(of_reference.low > LEAST_GAIN)
 
 
 def efficiency(table: TableSums, model: int, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> Ratio:

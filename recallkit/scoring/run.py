@@ -13,6 +13,7 @@ from recallkit import config
 from recallkit.counting.table import read_meta
 from recallkit.declarations import amount, path
 from recallkit.display import console
+from recallkit.display.progress import progress
 from recallkit.errors import AbsentError, UserError
 from recallkit.models import zoo
 from recallkit.models.devices import check_device, main_device
@@ -92,7 +93,11 @@ def plan_scores(
     if options.counts is not None:
         read_meta(path(options.counts))
     reading: dict[str, Prefix] = {}
-    plans = [_plan(model, slices, options, force=force, share=share, quiet=quiet, reading=reading) for model in list_models(models)]
+    specs, plans = list_models(models), list[ScoringPlan]()
+    with progress("checking", total=len(specs), unit="models") as show:
+        for spec in specs:
+            plans.append(_plan(spec, slices, options, force=force, share=share, quiet=quiet, reading=reading))
+            show(len(plans))
     for line in () if quiet else prefix_notes(reading):
         console.note(line)
     return plans

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import polars as pl
 import pytest
@@ -79,8 +81,12 @@ def test_a_sample_does_not_depend_on_batches_and_few_samples_have_the_weight_of_
     strata, strata are merged."""
     tokens = open_tokens(small_slices / "tokens.parquet")
     once = draw_samples(tokens, SLICES_TO_SAMPLE, [40] * 3, 5)
-    monkeypatch.setattr(labelled, "_BATCH_ROWS", 100)
+    lengths = pl.read_parquet(tokens.path).group_by("sequence", maintain_order=True).len()["len"]
+    ends = [0, *lengths.cum_sum()]
+    batches = [*itertools.pairwise(ends)]
+    monkeypatch.setattr(labelled, "batch_ranges", lambda _: batches)
     again = draw_samples(tokens, SLICES_TO_SAMPLE, [40] * 3, 5)
+    assert len(batches) > 2
     assert all(sample.equals(other) for sample, other in zip(once, again, strict=True))
     [few] = draw_samples(tokens, SLICES_TO_SAMPLE[:1], [3], 5)
     assert len(few) == 3
