@@ -15,7 +15,7 @@ import numpy as np
 from recallkit.display.notebook import Shown
 from recallkit.display.progress import one_after_another, progress
 from recallkit.errors import UserError
-from recallkit.measure.labelled import open_scores, open_tokens
+from recallkit.measure.labelled import MOST_AT_ONCE, open_scores, open_tokens
 from recallkit.measure.ratio import NUM_RESAMPLES, are_distinct, ratio
 from recallkit.measure.rows import count_cuts
 from recallkit.measure.shares import WholeGap, efficiency, gap_figures
@@ -136,8 +136,8 @@ def attribute_gap(
     first = replace(first, read_exactly=max(score.read_exactly for score in (first, *others)))
     num_bytes = {} if clean else _bytes_by_slice(labelled)
     pairs: list[_Pair] = []
-    for start in one_after_another(range(0, len(others), _MOST_AT_ONCE)):
-        some = others[start : start + _MOST_AT_ONCE]
+    for start in one_after_another(range(0, len(others), MOST_AT_ONCE)):
+        some = others[start : start + MOST_AT_ONCE]
         sums = add_up(labelled, [first, *some], slices, cluster, clean=clean)
         of_some = [names[0], *names[1 + start :][: len(some)]]
         work = _Attribution(labelled, of_some, sums, cluster, num_bytes, num_resamples, seed)
@@ -149,10 +149,6 @@ def attribute_gap(
     judged = [pair.judged(is_distinct, labelled, cluster) for pair, is_distinct in zip(pairs, distinct, strict=True)]
     frames = {name: pl.concat([tables[name] for tables in judged]) for name in judged[0]}
     return GapTables(**(frames if labelled.has_counts else _of_repeated(frames)))
-
-
-_MOST_AT_ONCE = 10
-"""Models whose scores are read side by side, which takes 24 bytes of a model and token in a batch."""
 
 
 HITS_OF_REPEATED = {"repeated": "ar_hit", "not_repeated": "other"}

@@ -39,6 +39,9 @@ Tokens of a document move together, whatever sequence they are in: resampled by 
 _BATCH_ROWS = 1 << 20
 """Rows read at a time: one row group of 512 sequences of 2048 tokens, or as many small groups as fit."""
 
+MOST_AT_ONCE = 10
+"""Models whose scores are read side by side, at 24 bytes of a model and token in a batch."""
+
 _ALWAYS = ("position", "document", "source", "repeated", "ar_hit", "first_distance")
 
 

@@ -36,8 +36,8 @@ LONGEST, SHORTEST = 4096, 256
 MOST_BYTES = 1_500_000
 """Most bytes of a page's tokens."""
 
-MOST_PLACES = 10
-"""AR hits that are listed of each model."""
+MOST_PLACES, _MOST_LISTED = 10, 100
+"""AR hits that are listed of each model, and of all of them if each has one."""
 
 _MOST_SHOWN, _BEFORE = 40, 14
 """AR hits of each model whose excerpts are shown if there is room; tokens before one that is listed."""
@@ -127,7 +127,8 @@ def token_view(
             problem = "the scores have changed since the comparison"
             raise UserError(problem, where=scores.path, remedy="run the same `recallkit gap` again")
     costliest = [frame.rows() for frame in text.costliest(_MOST_SHOWN)]
-    listed = [hits[:MOST_PLACES] for hits in costliest]
+    most_places = max(1, min(MOST_PLACES, _MOST_LISTED // len(costliest)))
+    listed = [hits[:most_places] for hits in costliest]
     with_listed = {sequence for hits in listed for sequence, _ in hits}
     longest = _longest(text, with_listed, most_bytes)
     requested = _requested(text, sequences, documents, longest)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from recallkit.display.tables import Table
 
-MOST_BYTES = 3_000_000
+MOST_BYTES = 4_000_000
 """Most bytes of a whole page, of which Vega is 0.9 million."""
 
 _VOID = ("meta",)

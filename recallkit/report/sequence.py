@@ -5,12 +5,12 @@ Used by `recallkit tokens` and the report. Only the row groups that contain the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
-from recallkit.measure.labelled import LabelledTokens, Scores, batches, open_scores, open_tokens
+from recallkit.measure.labelled import MOST_AT_ONCE, LabelledTokens, Scores, batches, open_scores, open_tokens
 from recallkit.scoring.identity import find_scores, score_path, scored_models
 from recallkit.text.tokenizers import load_slices_tokenizer
 
@@ -97,19 +97,26 @@ class Excerpts:
         """Of each model but the first the `most` hits on which it loses most against that.
 
         Their `sequence` and `position`, the costliest first. Hits are the AR hits, or repeated tokens
-        if there are no training counts. Reads every row once.
+        if there are no training counts.
         """
         import polars as pl
 
         order = ["lost", "sequence", "position"]
-        costliest = [pl.DataFrame()] * (len(self.scores) - 1)
-        for rows in batches(self.labelled, list(self.scores.values()), ["sequence"]):
-            hits = pl.DataFrame(rows).filter("ar_hit")
-            for place, frame in enumerate(costliest):
-                lost = pl.col(f"nll_{place + 1}") - pl.col("nll_0")
-                losses = hits.select("sequence", "position", lost=lost)
-                both = pl.concat([frame, losses], how="diagonal")
-                costliest[place] = both.sort(order, descending=[True, False, False]).head(most)
+        reference, *others = self.scores.values()
+        # What one of the models leaves out is left out of all.
+        reference = replace(reference, read_exactly=max(scores.read_exactly for scores in self.scores.values()))
+        costliest: list[pl.DataFrame] = []
+        for start in range(0, len(others), MOST_AT_ONCE):
+            some = others[start : start + MOST_AT_ONCE]
+            of_some = [pl.DataFrame()] * len(some)
+            for rows in batches(self.labelled, [reference, *some], ["sequence"]):
+                hits = pl.DataFrame(rows).filter("ar_hit")
+                for place, frame in enumerate(of_some):
+                    lost = pl.col(f"nll_{place + 1}") - pl.col("nll_0")
+                    losses = hits.select("sequence", "position", lost=lost)
+                    both = pl.concat([frame, losses], how="diagonal")
+                    of_some[place] = both.sort(order, descending=[True, False, False]).head(most)
+            costliest += of_some
         return [frame.drop("lost") for frame in costliest]
 
     def most_telling(self) -> int:

@@ -12,6 +12,7 @@ from recallkit.attribution.charts import figures as draw
 from recallkit.attribution.comparison import Comparison, labels_identity, read_comparison
 from recallkit.declarations import names, numbers, path
 from recallkit.display.charts import styles_of
+from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.intervening.view import causal_recall
 from recallkit.options import ReportOptions
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from recallkit.attribution.view import Causal
     from recallkit.display.charts import Figure
     from recallkit.display.exports import Look
+    from recallkit.display.progress import Show
     from recallkit.report.excerpts import TokenView
     from recallkit.report.markup import Section
 
@@ -36,6 +38,8 @@ _DEEPEST = 3
 _MOST_NAMED = 5
 _ADDED = "with the slices and scores that were compared, recallkit report DIR --slices DIR adds it"
 """The text, where it is not on a page."""
+_PARTS = 3
+"""Of making a page: its figures, its tables, its text."""
 _MOST_OF_PLACES = 100_000
 """Bytes of a page that its tables of places may need."""
 _SEVERAL_QUESTION = "How much do these models, and this text, recall?"
@@ -86,7 +90,8 @@ def write_report(
     earlier = markup.read_stamp(target)
     if earlier is not None and earlier.inputs == inputs:
         return Report(target, target.stat().st_size, results, earlier.excerpts)
-    content, num_excerpts = _compose(comparison, results, options)
+    with progress("making the page", total=_PARTS, unit="parts") as show:
+        content, num_excerpts = _compose(comparison, results, options, show)
     content = markup.stamped(content, markup.Stamp(inputs, num_excerpts))
     with artifacts.adding(target, "a page") as temporary:
         temporary.write_bytes(content)
@@ -192,8 +197,9 @@ def _compose(
     comparison: Comparison | None,
     results: Mapping[str, Path],
     options: ReportOptions,
+    show: Show,
 ) -> tuple[bytes, int]:
-    """The page, and how many excerpts of text it shows."""
+    """The page, and how many excerpts of text it shows; `show` is told which of _PARTS are done."""
     looks = _looks(results)
     # The first screen has the picture of the answer.
     drawn = [figure for figure in draw(comparison) if figure.name != "recall"] if comparison else []
@@ -202,6 +208,7 @@ def _compose(
     others = {kind: sections.sections_of(look, styles, order) for kind, look in looks.items()}
     if comparison is None:
         return _without_comparison(results, [*itertools.chain(*others.values())]), 0
+    show(1)
     comparison = replace(comparison, tables=comparison.tables.ordered(comparison.models))
     before = [sections.figures_section(drawn, styles), *others.pop("intervene", [])]
     after = [
@@ -215,6 +222,7 @@ def _compose(
         parts = [*before, losses_section(comparison, view), *text, *after]
         return markup.page(question, question, opening, parts)
 
+    show(2)
     most_bytes = markup.MOST_BYTES - len(page(None, [])) - _MOST_OF_PLACES
     view, why = _view(comparison, options, min(excerpts.MOST_BYTES, most_bytes))
     if view is None:
