@@ -16,6 +16,7 @@ import numpy as np
 from recallkit.display.cells import DASH
 from recallkit.display.exports import compact_json
 from recallkit.errors import UserError, printable
+from recallkit.ragged import positions_within
 from recallkit.report.sequence import open_excerpts
 from recallkit.storage import artifacts
 
@@ -36,7 +37,7 @@ LONGEST, SHORTEST = 4096, 256
 MOST_BYTES = 1_500_000
 """Most bytes of a page's tokens."""
 
-MOST_PLACES, _MOST_LISTED = 10, 100
+MOST_PLACES, _MOST_LISTED = 10, 300
 """AR hits that are listed of each model, and of all of them if each has one."""
 
 _MOST_SHOWN, _BEFORE = 40, 14
@@ -57,6 +58,28 @@ class Excerpt(NamedTuple):
     def around(cls, sequence: int, position: int, tokens: int) -> Excerpt:
         """The one with a position, of parts of so many tokens: of 20, position 21 begins the second."""
         return cls(sequence, (position - 1) // tokens * tokens + 1, tokens)
+
+    def among(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Its rows, of some of the rows of its sequence."""
+        position = rows["position"]
+        return rows.filter((position >= self.first) & (position < self.first + self.tokens))
+
+
+def _before(sequence: int, position: int) -> Excerpt:
+    """The token at a position that is listed, and those before it."""
+    first = max(1, position - _BEFORE)
+    return Excerpt(sequence, first, position + 1 - first)
+
+
+def _rows_of(excerpts: Sequence[Excerpt]) -> pl.DataFrame:
+    """The `sequence` and `position` of every token of excerpts."""
+    import polars as pl
+
+    lengths = [excerpt.tokens for excerpt in excerpts]
+    sequences = np.repeat([excerpt.sequence for excerpt in excerpts], lengths)
+    firsts = np.repeat([excerpt.first for excerpt in excerpts], lengths)
+    positions = firsts + positions_within(np.asarray(lengths, np.int64))
+    return pl.DataFrame({"sequence": sequences.astype(np.int32), "position": positions.astype(np.int32)}).unique()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +162,18 @@ def token_view(
     least = (8 + 6 * len(text.scores)) * min(longest, text.labelled.seq_len)
     wanted = list(dict.fromkeys([*requested, *around]))[: most_bytes // least + 1]
     packer = _Packer(text, requested)
-    read = text.read(*{excerpt.sequence for excerpt in wanted} | with_listed)
+    shown = [*wanted, *(_before(*hit) for hits in listed for hit in hits)]
+    read = text.read(*{excerpt.sequence for excerpt in shown}, places=_rows_of(shown))
     rows = {number: part for (number,), part in read.partition_by("sequence", as_dict=True).items()}
     packed = packer.pack(wanted, rows, most_bytes)
 
     def place(model: int, sequence: int, position: int) -> Place:
-        part, start = rows[sequence], max(0, position - 1 - _BEFORE)
-        first = "…" if start else text.text_of(part["prev_token"].head(1))[0]
-        before = "".join([first, *part["text"][start : position - 1]])
+        window = _before(sequence, position)
+        part = window.among(rows[sequence])
+        first = "…" if window.first > 1 else text.text_of(part["prev_token"].head(1))[0]
+        before = "".join([first, *part["text"][:-1]])
         is_shown = Excerpt.around(sequence, position, longest) in packed
-        return Place(model, part.row(position - 1, named=True), before, is_shown)
+        return Place(model, part.row(-1, named=True), before, is_shown)
 
     places = [[place(model, *hit) for hit in hits] for model, hits in enumerate(listed, 1)]
     return TokenView(
@@ -242,7 +267,7 @@ class _Packer:
         """The JSON of as many of `wanted` as fit with all their pieces, in the order of the text."""
         packed, size = dict[Excerpt, str](), 0
         for excerpt in wanted:
-            part = rows[excerpt.sequence].slice(excerpt.first - 1, excerpt.tokens)
+            part = excerpt.among(rows[excerpt.sequence])
             entry, ids = self._pack_one(excerpt, part)
             size += len(entry.encode())
             size += sum(len(self._entry(index).encode()) + 1 for index in ids - self._ids)

@@ -265,7 +265,8 @@ def _places(comparison: Comparison, model: str, places: Sequence[Place]) -> str:
     caption = f"Out of {hits['tokens']:,} {what}s; NLLs in nats."
     if 0 < here < lost:
         share = f"{percent(here / lost)} of the {lost:,.1f} nats"
-        caption += f" These {len(places)} account for {share} that {model} loses on {what}s."
+        these = f"These {len(places)} account" if len(places) > 1 else "It accounts"
+        caption += f" {these} for {share} that {model} loses on {what}s."
     if not all(place.is_shown for place in places):
         caption += " Hits without a link are not on this page: "
         caption += "recallkit report DIR --sequence N adds their sequence."
@@ -273,7 +274,7 @@ def _places(comparison: Comparison, model: str, places: Sequence[Place]) -> str:
     if not comparison.has_counts:
         del columns["training count"]
     rows = [[cell(place) for cell in columns.values()] for place in places]
-    title = f"The {len(rows)} {what}s on which {model} loses most against {reference}"
+    title = f"The {counted(len(rows), what)} on which {model} loses most against {reference}"
     return markup.titled_table(Table(title, [*columns], rows, caption))
 
 

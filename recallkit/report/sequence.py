@@ -50,7 +50,7 @@ class Excerpts:
         """Whether AR hits are distinguished from other repeated tokens."""
         return self.labelled.manifest["counts"] is not None
 
-    def read(self, *sequences: int) -> pl.DataFrame:
+    def read(self, *sequences: int, places: pl.DataFrame | None = None) -> pl.DataFrame:
         """One row per predicted token of these sequences, in the order of the text: the columns of `tokens.parquet`, and
 
         text: the token's text, with bytes that are not a whole character written as `\\xNN`.
@@ -60,23 +60,28 @@ class Excerpts:
         predicted_i: the text of argmax_i; null for a model with another tokenizer, which has no such token.
         right_i: whether the token is the model's first choice; null if such a model's tokens do not begin and end where this one does.
 
-        Raises UserError if there is no such sequence.
+        `places`: of these rows alone, `sequence` and `position` (from 1). Raises UserError if there is no such sequence.
         """
         import polars as pl
+
+        def chosen(path: Path, columns: Sequence[str]) -> pl.DataFrame:
+            rows = pl.scan_parquet(path, glob=False).filter(pl.col("sequence").is_in(sequences))
+            if places is not None:
+                rows = rows.join(places.lazy(), on=["sequence", "position"], how="semi", maintain_order="left")
+            return rows.select(columns).collect()
 
         for sequence in sequences:
             if not 0 <= sequence < self.num_sequences:
                 remedy = f"sequences are numbered 0 to {self.num_sequences - 1:,}"
                 raise UserError(f"no sequence {sequence:,}", where=self.slices, remedy=remedy)
-        chosen = pl.col("sequence").is_in(sequences)
-        frame = pl.scan_parquet(self.labelled.path, glob=False).filter(chosen).select(_LABELS).collect()
+        frame = chosen(self.labelled.path, _LABELS)
         frame = frame.with_columns(
             pl.col("source").cast(pl.String),
             pl.Series("text", self.text_of(frame["token"]), pl.String),
             (pl.col("position") - pl.col("distance")).alias("earlier"),
         )
         for place, of_model in enumerate(self.scores.values()):
-            scores = pl.scan_parquet(of_model.path, glob=False).filter(chosen).select(_SCORES).collect()
+            scores = chosen(of_model.path, _SCORES)
             likeliest = scores["argmax"].to_list()
             texts = zip(likeliest, self.text_of(likeliest), strict=True)
             predicted = [text if index >= 0 else None for index, text in texts]
