@@ -7,8 +7,8 @@ cross from one to the next are found from their ends.
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import config
@@ -27,6 +27,7 @@ from recallkit.text.open_text import OpenText, extrapolated, note_skipped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     import numpy as np
 
@@ -53,7 +54,7 @@ def count(
     identity = {**opened.identity(), "only": artifacts.read_manifest(sequences)["sequences_digest"] if sequences else None}
     if options.hashes != config.NUM_HASHES:
         identity["hashes"] = options.hashes
-    if any(Path(name).exists() and Path(name).resolve() == out.resolve() for name in opened.names()):
+    if out.exists() and os.path.realpath(out) in (os.path.realpath(shard.name) for shard in opened.corpus.shards):
         raise UserError("the output is one of the inputs", where=out, remedy="give another name with -o")
     result = counts_result(out, identity, force=force)
     if (meta := result.reused()) is not None:

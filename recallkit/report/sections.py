@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.view import shown_tables
-from recallkit.display.cells import DASH, percent
+from recallkit.display.cells import DASH, counted, percent
 from recallkit.display.charts import shorten, specification
 from recallkit.display.exports import compact_json
 from recallkit.display.tables import Table

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.text.fields import FieldError, FieldFinder
 from recallkit.text.records import Document, Position, StreamReport, no_tokenizer
@@ -52,7 +53,12 @@ class Corpus:
 
     def digests(self) -> list[str]:
         """The digest of each shard, in stream order. Raises UserError if one cannot be read."""
-        return [shard.digest() for shard in self.shards]
+        digests = []
+        with progress("identifying the text", total=len(self.shards), unit="shards") as show:
+            for shard in self.shards:
+                digests.append(shard.digest())
+                show(len(digests))
+        return digests
 
     def num_bytes(self, first: int, stop: float) -> int | None:
         """Bytes on disk from shard `first` up to `stop`, which may be within a shard; None where a size is unknown."""
@@ -150,8 +156,9 @@ def open_corpus(arguments: Sequence[str], options: CorpusOptions = CorpusOptions
     if list(arguments).count("-") > 1:
         raise UserError("standard input is read once", where="-", remedy="name it once")
     how = Reading(FieldFinder(options.text_field, options.source_field), options.vocabulary)
-    by_argument = [shards_of(argument, how, default_split) for argument in arguments]
-    name_sources(by_argument)
+    with progress("finding the text", total=len(arguments), unit="sources"):
+        by_argument = [shards_of(argument, how, default_split) for argument in arguments]
+        name_sources(by_argument)
     return Corpus([shard for shards in by_argument for shard in shards], options)
 
 

@@ -13,6 +13,7 @@ from recallkit.display import console
 from recallkit.display.cells import counted
 from recallkit.display.progress import progress
 from recallkit.errors import UserError, printable, redacted
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 _SMALL_TEXT = 1 << 19
 """Bytes on disk, or characters at once, which `tokenizers` encodes before gigatoken is imported and checked: half a second."""
 
+
+_MOST_LISTED = 1000
+"""Shards that a manifest lists."""
 
 _MOST_NOTED, _MOST_IDS = 10_000, 1 << 24
 """Documents, and ids of them, that are read for a note."""
@@ -89,11 +93,18 @@ class OpenText:
         """Everything that determines the stream of ids: of the tokenizer not how it is called."""
         kept = ("boundary", "limit_tokens", "text_field", "source_field", "skip_bad")
         return {
-            "sources": [[digest, shard.source] for digest, shard in zip(self.digests, self.corpus.shards, strict=True)],
+            "sources": self._sources(),
             "tokenizer": {name: fact for name, fact in self.tokenizer.describe().items() if name != "name"},
             **{name: getattr(self.options, name) for name in kept},
             **({} if self.sample is None else {"sample": asdict(self.sample)}),
         }
+
+    def _sources(self) -> list[list[str]]:
+        """Digest and source of every shard; of many one digest of them all, since manifests are read by every command."""
+        sources = [[digest, shard.source] for digest, shard in zip(self.digests, self.corpus.shards, strict=True)]
+        if len(sources) <= _MOST_LISTED:
+            return sources
+        return [[artifacts.digest_json(sources), f"{len(sources):,} shards"]]
 
     @cached_property
     def drawn(self) -> Drawn | None:
@@ -138,8 +149,9 @@ class OpenText:
                 console.note(f"{shard.name}: {kind}, the first: {text}")
 
     def names(self) -> list[str]:
-        """The shards as the user named them, URLs without secrets: recorded in the manifest, but not part of the identity."""
-        return [redacted(shard.name) for shard in self.corpus.shards]
+        """The shards, or the arguments that name many, URLs without secrets: recorded in the manifest, but not part of the identity."""
+        shards = self.corpus.shards
+        return [redacted(name) for name in (self.options.source_names if len(shards) > _MOST_LISTED else [each.name for each in shards])]
 
     def named(self) -> dict[str, Any]:
         """What a manifest records besides what determines the ids: names of the tokenizer and the

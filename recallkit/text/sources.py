@@ -225,8 +225,16 @@ def _hub_shard(name: str, rest: str, default_split: str, how: Reading) -> Shard 
 def _unique(found: Sequence[FileShard]) -> list[Shard]:
     """The shards of one argument, each file once, even if links or a glob name it again."""
     shards: dict[str, Shard] = {}
+    folders: dict[str, str] = {}
     for shard in found:
-        shards.setdefault(os.path.realpath(shard.path) if isinstance(shard.path, Path) else shard.path.url, shard)
+        place = shard.path.url if isinstance(shard.path, RemotePath) else str(shard.path)
+        if isinstance(shard.path, Path):
+            folder, name = os.path.split(place)
+            if folder not in folders:
+                folders[folder] = os.path.realpath(folder)
+            is_link = os.path.islink(place)  # noqa: PTH114 (of many thousand files)
+            place = os.path.realpath(place) if is_link else f"{folders[folder]}/{name}"
+        shards.setdefault(place, shard)
     return list(shards.values())
 
 
@@ -270,7 +278,7 @@ def _file_shard(name: str, path: AnyPath, how: Reading) -> FileShard:
     suffix = suffix_of(path.name, _READERS)
     if suffix is None or (isinstance(path, Path) and not path.is_file()):
         raise UserError("not a supported kind of file", where=name, remedy=f"give {KINDS_OF_FILES}")
-    source, reader = _own_name(path), _READERS[suffix]
+    source, reader = path.name[: len(path.name) - len(suffix)], _READERS[suffix]
     if reader is None:
         from recallkit.text.token_files import TokenFileShard
 
@@ -295,10 +303,12 @@ def name_sources(arguments: Sequence[Sequence[Shard]]) -> None:
     """
     shards = [shard for argument in arguments for shard in argument if isinstance(shard, FileShard)]
     # Saved datasets and the built-in text have names already.
-    files = {s.path: s.path for s in shards if s.source == _own_name(s.path)}
-    folders = {file: _folder_of(path) for file, path in files.items()}
+    own = {shard.path: _own_name(shard.path) for shard in shards}
+    files = {s.path: s.path for s in shards if s.source == own[s.path]}
+    absolute: dict[str, str] = {}
+    folders = {file: _folder_of(path, absolute) for file, path in files.items()}
     in_folder = Counter(folders.values())
-    called = Counter(map(_own_name, files.values()))
+    called = Counter(own[file] for file in files)
     depth = 1
     while len({_last(folder, depth) for folder in in_folder}) < len(in_folder):
         depth += 1
@@ -310,11 +320,14 @@ def name_sources(arguments: Sequence[Sequence[Shard]]) -> None:
                 shard.source = _last(folders[file], depth) or shard.source
 
 
-def _folder_of(path: AnyPath) -> str:
-    """The folder of a file, without a password."""
+def _folder_of(path: AnyPath, absolute: dict[str, str]) -> str:
+    """The folder of a file, without a password; `absolute` remembers those of other files."""
     if isinstance(path, RemotePath):
         return redacted(path.parent.url).rstrip("/")
-    return path.absolute().parent.as_posix()
+    folder = os.path.split(path)[0]
+    if folder not in absolute:
+        absolute[folder] = Path(folder).absolute().as_posix()
+    return absolute[folder]
 
 
 def _last(folder: str, depth: int) -> str:
