@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 VALUES = ("nll", "first_nll", "p", "first_p")
 """What is added up of each model: NLLs in nats, probabilities exp(-NLL), and both at first occurrences."""
 _ROWS_AT_ONCE = 1 << 17
+_CLUSTERS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +115,25 @@ def _sources_of(tokens: LabelledTokens) -> pl.Series:
 
 
 class Tally:
-    """A query's answer, added up part by part, so that memory does not grow with rows per cluster and class.
+    """A query's answer, added up part by part to the sums of tables' rows: memory does not grow with clusters.
 
-    Of each cluster and class it has the tokens, of each group of clusters and class the sums.
+    Of each group of clusters and class it has the sums, of each row the sums of powers of the clusters' sizes.
     """
 
-    def __init__(self, by: Sequence[str], clusters: Clusters, columns: Sequence[str] = ()) -> None:
-        """`by`: the columns that make a class; `columns`: further ones that are added up."""
-        self._by, self._clusters, self._columns = list(by), clusters, columns
+    def __init__(self, tables: Mapping[str, Rows], clusters: Clusters, columns: Sequence[str] = ()) -> None:
+        """`columns`: further ones of the answer that are added up."""
+        self._tables, self._clusters, self._columns = tables, clusters, columns
+        self._by = [*dict.fromkeys(itertools.chain.from_iterable(rows.by for rows in tables.values()))]
         self._classes = pl.DataFrame()
         self._sums: dict[str, np.ndarray] = {}
-        self._sizes: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self._sizes: list[tuple[np.ndarray, ...]] = []
+        self._powers = {name: np.zeros((4, len(rows))) for name, rows in tables.items()}
 
-    def add(self, answer: pl.DataFrame) -> None:
-        """Adds rows per cluster and class, with tokens, values and the further columns."""
+    def add(self, answer: pl.DataFrame, *, is_in_order: bool = False) -> None:
+        """Adds rows per cluster and class, with tokens, values and the further columns.
+
+        `is_in_order`: later parts have the last cluster of this one, and those behind it.
+        """
         class_ = self._numbers(answer.select(self._by))
         cluster = self._clusters.numbers(answer["cluster"])
         shape = (self._clusters.number, self._classes.height)
@@ -142,18 +148,36 @@ class Tally:
                 self._sums[name] = sums
         sizes = (cluster, class_, answer["tokens"].to_numpy())
         self._sizes.append(tuple(part.astype(np.int32) for part in sizes))
+        if is_in_order and len(cluster):
+            self._settle(int(cluster.max()))
 
-    def table(self, rows: Rows, groups: np.ndarray | slice = slice(None)) -> TableSums:
-        """The sums of a table's rows over the groups with these numbers."""
+    def sums(self, groups: np.ndarray | slice = slice(None)) -> dict[str, TableSums]:
+        """The sums of the tables' rows, over the groups with these numbers."""
+        self._settle(None)
+        tables = {}
+        for name, rows in self._tables.items():
+            parts = rows.parts(self._classes)
+            by_group = {column: sums[groups] @ parts for column, sums in self._sums.items()}
+            tables[name] = TableSums(rows.keys, Spread.of_powers(self._powers[name]), by_group)
+        return tables
+
+    def _settle(self, below: int | None) -> None:
+        """Adds up the powers of sizes of the clusters `below` a number, of which no more comes, or of all."""
         from scipy import sparse  # type: ignore[import-untyped]
 
-        parts = rows.parts(self._classes)
-        by_group = {name: sums[groups] @ parts for name, sums in self._sums.items()}
         cluster, class_, tokens = (np.concatenate(part) for part in zip(*self._sizes, strict=True))
-        sizes = sparse.csr_matrix((tokens.astype(np.float64), (cluster, class_)), (cluster.max(initial=0) + 1, len(parts)))
-        sizes = sizes @ sparse.csr_matrix(parts)  # (clusters, K), most of them 0
-        powers = [np.asarray(power.sum(axis=0)).ravel() for power in (sizes > 0, sizes, sizes.power(2), sizes.power(4))]
-        return TableSums(rows.keys, Spread.of_powers(powers), by_group)
+        is_over = np.full(len(cluster), fill_value=True) if below is None else cluster < below
+        self._sizes = [(cluster[~is_over], class_[~is_over], tokens[~is_over])]
+        cluster, class_, tokens = cluster[is_over], class_[is_over], tokens[is_over]
+        first, stop = int(cluster.min(initial=0 if below is None else below)), int(cluster.max(initial=-1)) + 1
+        shape = (max(0, stop - first), self._classes.height)
+        sizes = sparse.csr_matrix((tokens.astype(np.float64), (cluster - first, class_)), shape)
+        for name, rows in self._tables.items():
+            parts = sparse.csr_matrix(rows.parts(self._classes))
+            for start in range(0, shape[0], _CLUSTERS_AT_ONCE):
+                of_rows = sizes[start : start + _CLUSTERS_AT_ONCE] @ parts  # (clusters, K), most of them 0
+                powers = (of_rows > 0, of_rows, of_rows.power(2), of_rows.power(4))
+                self._powers[name] += [np.asarray(power.sum(axis=0)).ravel() for power in powers]
 
     def _numbers(self, labels: pl.DataFrame) -> np.ndarray:
         """The number of each row's class, (n,); new classes are behind those that are known."""
@@ -168,10 +192,10 @@ class Tally:
 
 def sum_rows(rows: Rows, answer: pl.DataFrame, clusters: Clusters, columns: Sequence[str] = ()) -> TableSums:
     """The sums of a table's rows, from a query's answer: rows per cluster and class, with tokens, values and further `columns`."""
-    tally = Tally(rows.by, clusters, columns)
+    tally = Tally({"": rows}, clusters, columns)
     for part in answer.iter_slices(_ROWS_AT_ONCE):
         tally.add(part)
-    return tally.table(rows)
+    return tally.sums()[""]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,26 +231,22 @@ def add_up(
     """
     questions, columns = [Question("sum_by_slice", {})], list[str]()
     clusters = Clusters(tokens, cluster)
-    tallies: list[tuple[Tally, Mapping[str, Rows]]] = []
-
-    def ask(question: Question, tables: Mapping[str, Rows]) -> None:
-        questions.append(question)
-        by = dict.fromkeys(itertools.chain.from_iterable(rows.by for rows in tables.values()))
-        tallies.append((Tally([*by], clusters), tables))
-
+    tallies = [Tally({"slices": slice_rows(slices)}, clusters, ["repeats"])]
     if every_table and tokens.has_counts:
-        ask(Question("sum_by_count", count_cuts(tokens.max_count)), count_rows(tokens.max_count))
+        questions.append(Question("sum_by_count", count_cuts(tokens.max_count)))
+        tallies.append(Tally(count_rows(tokens.max_count), clusters))
     if every_table:
         places = {"buckets": NUM_POSITION_BUCKETS, "seq_len": tokens.seq_len}
-        ask(Question("sum_by_place", places), place_rows(tokens.seq_len))
+        questions.append(Question("sum_by_place", places))
+        tallies.append(Tally(place_rows(tokens.seq_len), clusters))
         columns = ["context_class", "train_count", "distance", "match_length"]
     rows = batches(tokens, scores, columns, slices=(*STANDARD, *slices), cluster=cluster, clean=clean)
     parts = []
     with progress("adding up", total=tokens.num_rows) as show:
-        for (_, stop), (part, *others) in zip(batch_ranges(tokens.path), answers(questions, rows), strict=True):
-            parts.append(part)
-            for (tally, _), answer in zip(tallies, others, strict=True):
-                tally.add(answer)
+        for (_, stop), found in zip(batch_ranges(tokens.path), answers(questions, rows), strict=True):
+            parts.append(found[0])
+            for tally, answer in zip(tallies, found, strict=True):
+                tally.add(answer, is_in_order=cluster != "source")
             show(stop)
     by_slice = pl.concat(parts)
     parts.clear()
@@ -235,12 +255,10 @@ def add_up(
         problem, remedy = "every token is in the training text", "slice other text, or leave out --clean"
         raise UserError(problem, where=tokens.path, remedy=remedy)
     kept = clusters.restrict(by_slice["cluster"])
-    tables = {"slices": sum_rows(slice_rows(slices), by_slice, clusters, ["repeats"])}
+    tables = {name: table for tally in tallies for name, table in tally.sums(kept).items()}
     if every_table:
         sources, placed = _by_size(by_slice)
         tables["by_source"] = sum_rows(source_rows(slices, sources), placed, clusters, ["repeats"])
-    for tally, of_answer in tallies:
-        tables |= {name: tally.table(of_table, kept) for name, of_table in of_answer.items()}
     return Sums(tables, clusters, _documents(by_slice))
 
 
