@@ -214,13 +214,3 @@ def test_files_of_a_data_set_are_counted_apart(tmp_path):
             tmp_path / "hub.duckdb", counted, {name: local[name] for name in ("tokenizer", "boundary", "only")}
         )
     assert streamed["id"] == local["id"]
-
-
-# ----------------------------------------------------------------------------------------------------------------- Ray
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_cluster_gives_the_same_table(text, whole, tmp_path):
-    pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit-lm[ray]'")
-    assert count(text, tmp_path / "counts.duckdb", engine="ray", workers=2) == whole

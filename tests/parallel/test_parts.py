@@ -1,4 +1,4 @@
-"""Commands that share their work: the same bytes by one process, by two, by the jobs of an array, after a kill, by a Ray cluster."""
+"""Commands that share their work: the same bytes by one process, by two, by the jobs of an array, after a kill."""
 
 from __future__ import annotations
 
@@ -134,14 +134,3 @@ def test_a_model_that_is_replaced_meanwhile_is_noticed_by_a_worker(run, command,
     done = run(name, folder, *options, "--workers", 2)
     assert done.returncode == 1
     assert "its files changed while it was scored" in done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ["intervene", "eval-recall"])
-def test_two_actors_of_a_ray_cluster_write_the_same_bytes(run, command, tmp_path, name):
-    pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit-lm[ray]'")
-    for way, options in {"one": [], "ray": ["--engine", "ray", "--workers", 2]}.items():
-        done = run(*command(name, tmp_path / way), *options)
-        assert done.returncode == 0, done.stderr
-    assert results(tmp_path / "ray") == results(tmp_path / "one")
