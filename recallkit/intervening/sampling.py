@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from recallkit.declarations import names
+from recallkit.display.progress import progress
 from recallkit.measure.labelled import batches
 from recallkit.measure.rows import log2_bucket
 from recallkit.slicing.definitions import parse_slices
@@ -78,17 +79,19 @@ def draw_samples(
     damaged.
     """
     pools, rng, first = [Pool(size) for size in sizes], np.random.default_rng(seed), 0
-    for batch in batches(tokens, columns=COLUMNS, slices=slices):
-        rows = pl.DataFrame(batch.select([*COLUMNS, "slices"]))
-        number = pl.int_range(first, first + pl.len())
-        rows = rows.with_columns(
-            pl.col("distance").fill_null(0),
-            row=number,
-            key=pl.Series(rng.random(len(rows))),
-        )
-        for bit, pool in enumerate(pools):
-            pool.add(rows.filter(pl.col("slices") & (1 << bit) != 0).drop("slices"))
-        first += len(rows)
+    with progress("drawing samples", total=tokens.num_rows) as show:
+        for batch in batches(tokens, columns=COLUMNS, slices=slices):
+            rows = pl.DataFrame(batch.select([*COLUMNS, "slices"]))
+            number = pl.int_range(first, first + pl.len())
+            rows = rows.with_columns(
+                pl.col("distance").fill_null(0),
+                row=number,
+                key=pl.Series(rng.random(len(rows))),
+            )
+            for bit, pool in enumerate(pools):
+                pool.add(rows.filter(pl.col("slices") & (1 << bit) != 0).drop("slices"))
+            first += len(rows)
+            show(first)
     return [pool.sample() for pool in pools]
 
 

@@ -158,7 +158,7 @@ class Tally:
         for name, rows in self._tables.items():
             parts = rows.parts(self._classes)
             by_group = {column: sums[groups] @ parts for column, sums in self._sums.items()}
-            tables[name] = TableSums(rows.keys, Spread.of_powers(self._powers[name]), by_group)
+            tables[name] = TableSums(rows.keys, Spread.of_powers([*self._powers[name]]), by_group)
         return tables
 
     def _settle(self, below: int | None) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from recallkit.config import SCHEMA_VERSION
+from recallkit.display.progress import progress
 from recallkit.models.recorded import VERSION
 from recallkit.storage import artifacts
 from recallkit.storage.artifacts import MANIFEST
@@ -46,7 +47,8 @@ def write_pack(slices: Path) -> Path:
         if is_there and facts.items() <= artifacts.json_object(listing).items():
             return listing.parent
     shape = (sequences["num_sequences"], sequences["seq_len"] + 1)
-    with artifacts.writing_members(listing, names) as new:
+    showing = progress("packing", total=shape[0], unit="sequences")
+    with artifacts.writing_members(listing, names) as new, showing as show:
         artifacts.write_json(new / listing.name, facts)
         ids = np.lib.format.open_memmap(new / "ids.npy", mode="w+", dtype=np.int32, shape=shape)
         lengths, first = np.zeros(shape[0], np.int32), 0
@@ -57,6 +59,7 @@ def write_pack(slices: Path) -> Path:
             rows = ids[first : first + number]
             rows[np.arange(shape[1]) < lengths[first : first + number, None]] = flat
             first += number
+            show(first)
         ids.flush()
         np.save(new / "lengths.npy", lengths)
     return listing.parent

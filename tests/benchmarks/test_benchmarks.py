@@ -32,6 +32,7 @@ SMALLEST = {
     "kinds": "--text {shard} --tokens 1500",
     "launches": "--repeats 1",
     "layer_kernels": "lfm2 mamba --repeats 1 --length 64",
+    "load": "--share 0.0001",
     "offloading": "--layers 2 --width 64 --memory 0.002 --ids 64 --repeats 1",
     "peer_pipeline": "--repeats 1 --counted {shard} --sliced {shard}",
     "peers_gap": "control:recall control:bigram",
