@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recallkit.attribution import tables
 from recallkit.attribution.tables import attribute_gap
 from recallkit.errors import UserError
 from recallkit.measure import labelled, shares
@@ -125,6 +126,22 @@ def test_every_figure_of_every_table_is_the_oracles(tmp_path, monkeypatch, clust
         assert frame.select(~cs.float()).equals(in_parts[name].select(~cs.float()))
         numbers = (of.select(cs.float()).to_numpy() for of in (frame, in_parts[name]))
         np.testing.assert_allclose(*numbers, rtol=1e-12, err_msg="batches change the order of sums alone")
+
+
+def test_models_that_are_not_read_side_by_side_are_still_judged_together(tmp_path, monkeypatch):
+    """One of them leaves out positions, which are then left out of all; Holm's procedure is over all."""
+    corpus = random_corpus(tmp_path, 1, sequences=60)
+    rng = np.random.default_rng(3)
+    nll = rng.gamma(1.2, 2, len(corpus.rows))
+    noise = rng.normal(0, 1, (6, len(nll)))
+    facts = {5: {"read_exactly": 2}}
+    paths = [corpus.score(f"m{place}", 9 + nll + 0.02 * place + of, **facts.get(place, {})) for place, of in enumerate(noise)]
+    together = attributed(corpus, paths).frames()
+    assert together["gap"]["is_distinct"].n_unique() > 1
+    assert together["by_document"].filter(model="m1")["tokens"].sum() < len(nll)
+    monkeypatch.setattr(tables, "MOST_AT_ONCE", 2)
+    apart = attributed(corpus, paths).frames()
+    assert all(frame.equals(apart[name]) for name, frame in together.items())
 
 
 @settings(max_examples=8)

@@ -64,6 +64,23 @@ def test_on_a_page_colours_are_the_page_s_own_and_in_files_fixed():
     assert "var(" not in in_file
 
 
+def test_a_page_has_no_more_digits_than_can_be_seen_and_says_nothing_twice():
+    models = [f"m{place}" for place in range(100)]
+    rows = [{"model": name, "x": 2**x, "y": (place + x) / 7, "few": False} for place, name in enumerate(models) for x in range(20)]
+    rows = [{**row, "at": f"up to {row['x']} (2,018 AR hits)", "shown": f"{row['y']:.1f} % (94.7 to 97.8 %)"} for row in rows]
+    spec = line_chart(rows, models, number("x", "steps"), number("y", "nats"), reference="m0")
+    on_page, in_file = (specification(figure(spec=spec, models=models), on_page=on_page) for on_page in (True, False))
+    assert len(json.dumps(on_page)) < 0.6 * len(json.dumps(in_file))
+    assert on_page["data"]["values"][41] == {
+        "model": "m2",
+        "x": 2,
+        "y": 0.42857,
+        "at": "up to 2 (2,018 AR hits)",
+        "shown": "0.4 % (94.7 to 97.8 %)",
+    }
+    assert in_file["data"]["values"][41]["tip"] == "m2, up to 2 (2,018 AR hits): 0.4 % (94.7 to 97.8 %)"
+
+
 @pytest.mark.parametrize("number", [8, 10])
 def test_of_more_lines_than_can_be_told_apart_some_are_chosen_on_a_page_and_all_drawn_in_files(number):
     """The reference and four others in the order of the page's models, which need not be that of a chart."""

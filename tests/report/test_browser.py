@@ -234,8 +234,12 @@ def test_the_keyboard_goes_everywhere(shown, data):
 
 
 def rows_of(shown: Shown, name: str) -> list[dict]:
-    """The rows of a figure's specification."""
-    return json.loads(shown.text(f"#specification-{name}"))["data"]["values"]
+    """The rows of a figure's specification, with whole tips."""
+    rows = json.loads(shown.text(f"#specification-{name}"))["data"]["values"]
+    for row in rows:
+        begin, end = row.get("tip", f"{row.get('model')}, "), f"{row['at']}: {row['shown']}" if "at" in row else ""
+        row["tip"] = begin + end
+    return rows
 
 
 POINTS = "#figure-by_distance .mark-symbol.role-mark path"

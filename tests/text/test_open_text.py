@@ -93,3 +93,21 @@ def test_gigatoken_encodes_more_than_half_a_megabyte_and_gives_the_same_ids(tmp_
 def test_a_manifest_has_no_password():
     shard = Shard("https://me:secret@host/text.jsonl", "text", FieldFinder())
     assert OpenText(TextOptions(texts=["a"])).of_shards([shard]).names() == ["https://***@host/text.jsonl"]
+
+
+def test_of_many_shards_one_digest_is_their_identity_and_their_folder_their_name(tmp_path):
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for number in range(1001):
+        (folder / f"{number:04}.txt").write_text(f"text {number}")
+    options = TextOptions([str(folder)])
+    first = OpenText(options)
+    [[digest, called]] = first.identity()["sources"]
+    assert (called, first.names()) == ("1,001 shards", [str(folder)])
+    assert OpenText(options).identity() == first.identity()
+    (folder / "0500.txt").write_text("text of another time")
+    [[changed, _]] = OpenText(options).identity()["sources"]
+    assert changed != digest
+    (folder / "1000.txt").unlink()
+    few = OpenText(options)
+    assert len(few.identity()["sources"]) == len(few.names()) == 1000
