@@ -39,7 +39,7 @@ _running: list[_Work] = []
 """The work under way, the innermost last: it alone tells."""
 _lock = threading.RLock()
 _last_line = -_APART
-"""When work last told of itself, by `time.monotonic`."""
+"""When work last said how far it is, by `time.monotonic`."""
 
 
 class Show(Protocol):

@@ -199,7 +199,7 @@ def _compose(
     options: ReportOptions,
     show: Show,
 ) -> tuple[bytes, int]:
-    """The page, and how many excerpts of text it shows; `show` is told which of _PARTS are done."""
+    """The page, and how many excerpts of text it shows; `show` gets how many of _PARTS are done."""
     looks = _looks(results)
     # The first screen has the picture of the answer.
     drawn = [figure for figure in draw(comparison) if figure.name != "recall"] if comparison else []
