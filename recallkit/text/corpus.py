@@ -156,9 +156,8 @@ def open_corpus(arguments: Sequence[str], options: CorpusOptions = CorpusOptions
     if list(arguments).count("-") > 1:
         raise UserError("standard input is read once", where="-", remedy="name it once")
     how = Reading(FieldFinder(options.text_field, options.source_field), options.vocabulary)
-    with progress("finding the text", total=len(arguments), unit="sources"):
-        by_argument = [shards_of(argument, how, default_split) for argument in arguments]
-        name_sources(by_argument)
+    by_argument = [shards_of(argument, how, default_split) for argument in arguments]
+    name_sources(by_argument)
     return Corpus([shard for shards in by_argument for shard in shards], options)
 
 

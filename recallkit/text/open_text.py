@@ -52,15 +52,18 @@ class OpenText:
         self.options, self.sample = options, sample
         self._encoder: Encoder | None = None
         self._reached = (0, 0.0)
-        self.tokenizer: TextTokenizer = load_tokenizer(options.tokenizer_name, end_token=options.end_token)
-        vocabulary = None if options.tokenizer is None else self.tokenizer.vocabulary
-        fields = CorpusOptions(options.text_field, options.source_field, options.skip_bad, vocabulary)
-        if shards is not None:
-            self.corpus = Corpus(shards, fields)
-        elif options.texts is not None:
-            self.corpus = open_texts(options.texts, fields)
-        else:
-            self.corpus = open_corpus(options.source_names, fields, default_split=options.default_split)
+        # Other processes are silent: what is opened there was opened here before.
+        opening = progress("opening the text", total=len(options.source_names), unit="sources")
+        with opening if shards is None else contextlib.nullcontext():
+            self.tokenizer: TextTokenizer = load_tokenizer(options.tokenizer_name, end_token=options.end_token)
+            vocabulary = None if options.tokenizer is None else self.tokenizer.vocabulary
+            fields = CorpusOptions(options.text_field, options.source_field, options.skip_bad, vocabulary)
+            if shards is not None:
+                self.corpus = Corpus(shards, fields)
+            elif options.texts is not None:
+                self.corpus = open_texts(options.texts, fields)
+            else:
+                self.corpus = open_corpus(options.source_names, fields, default_split=options.default_split)
 
     def note_end(self) -> None:
         """Says which token ends documents, and why, where the user named a tokenizer; else whose
