@@ -53,7 +53,7 @@ class OpenText:
         self._encoder: Encoder | None = None
         self._reached = (0, 0.0)
         # Other processes are silent: what is opened there was opened here before.
-        opening = progress("opening the text", total=len(options.source_names), unit="sources")
+        opening = progress("opening the text", total=max(1, len(options.source_names)), unit="sources")
         with opening if shards is None else contextlib.nullcontext():
             self.tokenizer: TextTokenizer = load_tokenizer(options.tokenizer_name, end_token=options.end_token)
             vocabulary = None if options.tokenizer is None else self.tokenizer.vocabulary
