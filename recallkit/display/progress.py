@@ -23,8 +23,9 @@ SECONDS_BETWEEN_EVENTS = 10.0
 SECONDS_BETWEEN_LINES = 30.0
 """How often a log tells how far the work is, unless $RECALLKIT_LOG_SECONDS says otherwise."""
 
-_FIRST, _APART = 0.5, 5.0
-"""Seconds until work is long and tells of itself; at least so many are between the lines of different work."""
+_FIRST, _APART, _PAUSE = 0.5, 5.0, 1.0
+"""Seconds until work is long and tells of itself; at least so many are between the lines of different work; and
+work that begins so soon after other work continues it, as many short pieces are long together."""
 
 _MINUTE = 60
 _AMOUNT, _LEAST_NAME = 38, 16
@@ -39,7 +40,8 @@ _running: list[_Work] = []
 """The work under way, the innermost last: it alone tells."""
 _lock = threading.RLock()
 _last_line = -_APART
-"""When work last said how far it is, by `time.monotonic`."""
+_begun, _ended = 0.0, -_PAUSE
+"""When work last said how far it is; when it began, in one piece or many; and when the last piece ended, by `time.monotonic`."""
 
 
 class Show(Protocol):
@@ -67,9 +69,12 @@ def progress(description: str, *, total: int | None = None, unit: str = "tokens"
     Rate and remaining time are of this run, from its beginning on, so that they are there however long a batch takes. If the work is
     interrupted, a line says how much was done, or is `kept`, which is asked for then.
     """
+    global _begun, _ended
     work = _Work(description + _which, total, unit)
     is_drawn = not _running and not events.are_on() and stderr().is_terminal  # there is one bar at a time
     _running.append(work)
+    if len(_running) == 1 and time.monotonic() - _ended > _PAUSE:
+        _begun = time.monotonic()
     try:
         with _bar(work) if is_drawn else _ticking(work):
             work.begin()
@@ -81,6 +86,7 @@ def progress(description: str, *, total: int | None = None, unit: str = "tokens"
         raise
     finally:
         _running.remove(work)
+        _ended = time.monotonic()
 
 
 class _Work:
@@ -116,7 +122,7 @@ class _Work:
         if self._told is not None:
             return self._told + self._seconds - now
         first, apart = min(_FIRST, self._seconds), min(_APART, self._seconds)
-        return max(self._begun + first, _last_line + apart) - now
+        return max(_begun + first, _last_line + apart) - now
 
     def tell_if_due(self) -> None:
         """A line or an event of how much is done, if the last one was long ago."""

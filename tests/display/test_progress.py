@@ -18,6 +18,7 @@ def clock(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(module, "_last_line", 0.0)
+    monkeypatch.setattr(module, "_ended", 0.0)
 
     def passes(seconds: float) -> None:
         now[0] += seconds
@@ -43,6 +44,7 @@ def test_a_log_has_a_line_at_the_beginning_and_then_every_half_minute(clock, cap
 
 def test_a_line_comes_within_the_first_second_whatever_the_work_does(capsys, monkeypatch):
     monkeypatch.setattr(module, "_last_line", -module._APART)
+    monkeypatch.setattr(module, "_ended", 0.0)
     with progress("loading", total=3, unit="models"):
         time.sleep(0.95)  # as of a batch that takes minutes
     assert capsys.readouterr().err == "recallkit: loading: 0 of 3 models\n"
@@ -51,13 +53,18 @@ def test_a_line_comes_within_the_first_second_whatever_the_work_does(capsys, mon
     assert capsys.readouterr().err == "", "short work has nothing to tell"
 
 
-def test_many_short_pieces_of_work_do_not_fill_a_log(clock, capsys):
-    for number in range(30):
+def test_many_short_pieces_of_work_are_one_that_is_long_and_do_not_fill_a_log(clock, capsys):
+    for number in range(50):
         with progress(f"reading {number}", total=9) as show:
-            clock(1)
+            clock(0.25)
             show(9)
     said = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[1] for line in said] == [f" reading {number}" for number in range(0, 30, 5)]
+    assert [line.split(":")[1] for line in said] == [f" reading {number}" for number in (1, 21, 41)]
+    clock(60)
+    with progress("reading again", total=9) as show:
+        clock(0.25)
+        show(9)
+    assert capsys.readouterr().err == "", "a short piece long after that"
 
 
 def test_the_innermost_work_alone_tells(clock, capsys):
