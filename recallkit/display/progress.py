@@ -27,6 +27,7 @@ _FIRST, _APART, _PAUSE = 0.5, 5.0, 1.0
 """Seconds until work is long and tells of itself; at least so many are between the lines of different work; and
 work that begins so soon after other work continues it, as many short pieces are long together."""
 
+_VARIABLE = "RECALLKIT_LOG_SECONDS"
 _MINUTE = 60
 _AMOUNT, _LEAST_NAME = 38, 16
 """Characters for `12.3k/98.2k tokens  1.23k/s  12 s left`, so that the bar does not move, and at
@@ -121,7 +122,8 @@ class _Work:
         now = time.monotonic()
         if self._told is not None:
             return self._told + self._seconds - now
-        first, apart = min(_FIRST, self._seconds), min(_APART, self._seconds)
+        is_chosen = _VARIABLE in os.environ  # then the first line has no other time
+        first, apart = (self._seconds, 0.0) if is_chosen else (_FIRST, _APART)
         return max(_begun + first, _last_line + apart) - now
 
     def tell_if_due(self) -> None:
@@ -223,7 +225,7 @@ def _bar(work: _Work) -> Progress:
 def _seconds_between(usual: float) -> float:
     """$RECALLKIT_LOG_SECONDS if it is a number from 0 on, else what is usual."""
     try:
-        seconds = float(os.environ.get("RECALLKIT_LOG_SECONDS", ""))
+        seconds = float(os.environ.get(_VARIABLE, ""))
     except ValueError:
         return usual
     return seconds if seconds >= 0 else usual

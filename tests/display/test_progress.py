@@ -12,6 +12,11 @@ from recallkit.display import progress as module
 from recallkit.display.progress import one_after_another, progress
 
 
+@pytest.fixture(autouse=True)
+def usual_times(monkeypatch):
+    monkeypatch.delenv("RECALLKIT_LOG_SECONDS", raising=False)
+
+
 @pytest.fixture
 def clock(monkeypatch):
     """A clock that only the test moves: `clock(s)` lets s seconds pass."""
