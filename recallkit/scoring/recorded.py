@@ -87,6 +87,7 @@ def record_array(slices: Path, name: str, nll: np.ndarray, prefix: Prefix) -> Pa
     options = {
         "model_digest": artifacts.digest_arrays(nll),
         "sequences_digest": sequences["sequences_digest"],
+        "dtype": None,
     }
     result = Result(score_path(slices, name), "scores", options, force=True)
     facts = score_facts(result, name, f"{LIVE}{name}", prefix, sequences["num_rows"])

@@ -232,8 +232,7 @@ def adding(path: Path, kind: str, *, force: bool = False) -> Iterator[Path]:
     names = [path.name, f"{path.name}.wal"]  # DuckDB's log, which remains if the disk is full
     with _adding(list_of(path), names, kind, force=force) as new:
         yield new / path.name
-        with (new / path.name).open("rb") as written:
-            os.fsync(written.fileno())
+        _sync(new / path.name, path)
 
 
 @contextlib.contextmanager
