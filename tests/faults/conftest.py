@@ -69,7 +69,7 @@ def made_of(folder: Path) -> dict[str, object]:
     for name, content in visible(folder).items():
         if content[8:12] == b"DUCK":
             made[name] = {key: value for key, value in read_meta(folder / name).items() if key != "timings"}
-        elif name.endswith(".json") and b'.duckdb": {' in content:
+        elif name.endswith(".json") and b'"kind": "counts"' in content:
             made[name] = {key: value for key, value in json.loads(content).items() if key not in ("members", "digest")}
         elif name.endswith(".json") and b'"timings"' in content:  # how long it took is another matter each time
             made[name] = {key: value for key, value in json.loads(content).items() if key not in ("timings", "digest")}
