@@ -45,6 +45,8 @@ _DIGEST = "digest"
 _NOT_DIGESTED = (_DIGEST, TIMINGS, "seconds")
 """What differs between equal results is in no digest."""
 _AGAIN = "make it again with --force"
+UNLISTED = "copy its list here, too, or move it away and make it again"
+"""What to do about a table that no list names, which `--force` would not replace."""
 _TABLES = (".parquet", ".duckdb", ".npy")
 """Endings of what nobody edits, and `--force` therefore makes again."""
 _MOVE = "give another name, or move this file away"
@@ -491,7 +493,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise UserError("was replaced while it was read", where=path, remedy="run this again") from error
     if listing is None:
         names = " or ".join(listing.name for listing in lists_beside(path))
-        raise UserError(f"in no list of a result ({names} is missing)", where=path, remedy=_AGAIN)
+        raise UserError(f"in no list of a result ({names} is missing)", where=path, remedy=UNLISTED)
     return facts
 
 

@@ -167,7 +167,7 @@ def _check_folder(place: Path, names: list[str], found: Verified, facts: Facts) 
     for path in (place / name for name in names if name not in named | lists):
         if _is_table(path):
             listings = " or ".join(listing.name for listing in artifacts.lists_beside(path))
-            found.add(path, "missing", f"a recallkit table that no list names: {listings} is missing or changed", _AGAIN)
+            found.add(path, "missing", f"a recallkit table that no list names: {listings} is missing or changed", artifacts.UNLISTED)
         elif lists:
             found.add(path, "foreign", "named in no list of recallkit, so there is nothing to compare it with", "none needed")
     return bool(lists)

@@ -319,6 +319,26 @@ def test_the_loss_of_a_list_is_noted(folder):
     assert "no list names" in told["missing", "counts.duckdb"]
 
 
+def test_a_table_without_its_list_is_sound_once_the_list_is_copied_or_the_table_made_again(folder):
+    """As of counts that were downloaded alone: what no list names is not replaced, even with `--force`."""
+    command = ("count", folder / "text.jsonl", "-o", folder / "counts.duckdb")
+    for path, remake in ((folder / "counts.duckdb", command), (folder / "slices" / "tokens.parquet", None)):
+        listing = next(listing for listing in artifacts.lists_beside(path) if artifacts.is_stamped(listing))
+        content = listing.read_bytes()
+        listing.unlink()
+        [finding] = [found for found in verify(path.parent).findings if found.file == path.name]
+        assert (finding.kind, finding.remedy) == ("missing", "copy its list here, too, or move it away and make it again")
+        if remake is not None:
+            assert_refused(invoke(*remake, "--force"), "will not replace")
+            path.rename(folder / "away")
+            assert invoke(*remake).status == 0
+            assert verify(folder).is_sound
+        else:
+            assert_refused(invoke("score", "control:bigram", "--slices", folder / "slices"), "copy its list here, too")
+            listing.write_bytes(content)
+            assert verify(folder).is_sound
+
+
 def test_a_damaged_list_of_counts_is_made_again(folder):
     listing = folder / "counts.json"
     listing.write_text(listing.read_text().replace("files", "filet"))
