@@ -43,7 +43,7 @@ _ENTRIES = (
     _Entry(
         _IMPLEMENTATION,
         re.compile("flash_attention"),
-        f"without the package flash-attn {_FROM_HUB}",
+        f"without the package flash-attn, {_FROM_HUB}",
         _REMOVE,
         ("flash_attn", "flash_attn_interface"),
     ),

@@ -264,7 +264,8 @@ def _first_label(fields: Mapping[str, Any], names: Iterable[str]) -> str:
             label = str(value)
             if len(label) > _LONGEST_LABEL:
                 problem = f"its {name} has {len(label):,} characters, and a name at most {_LONGEST_LABEL:,}"
-                raise FieldError(problem, "shorten it, or name another field with --source-field")
+                another = "" if names == ID_FIELDS else ", or name another field with --source-field"
+                raise FieldError(problem, f"shorten it{another}")
             return label
     return ""
 

@@ -7,6 +7,7 @@ that gives no parts of files sends all of one, once, to a temporary file in the 
 from __future__ import annotations
 
 import contextlib
+import html
 import io
 import os
 import re
@@ -84,7 +85,8 @@ class WebFiles(AbstractFileSystem):  # type: ignore[misc]
             raise
         except OSError as error:  # which fsspec would take for an empty folder
             raise UserError(f"cannot be read ({error})", where=redacted(path), remedy="name each file") from error
-        links = {urljoin(folder, link.decode(errors="replace")) for link in _LINK.findall(page)}
+        names = (html.unescape(link.decode(errors="replace")) for link in _LINK.findall(page))
+        links = {urljoin(folder, name) for name in names}
         inside = sorted(link for link in links if re.fullmatch(r"[^/]+/?", link.removeprefix(folder)))
         kinds = [("directory" if link.endswith("/") else "file") for link in inside]
         return [{"name": link, "size": None, "type": kind} for link, kind in zip(inside, kinds, strict=True)] if detail else inside

@@ -259,7 +259,8 @@ class WebFile:
         """The address that another leads to, on the same host and as safe. Raises UserError for any other."""
         here = _door(address)
         try:
-            target = urljoin(address, location)
+            written = location.encode("latin-1")  # as http.client reads the bytes of headers
+            target = urljoin(address, _quoted(written))
             there = _door(target)
         except ValueError:  # an address that is none
             target, there = "", ("", None, None)
@@ -268,7 +269,7 @@ class WebFile:
             problem = f"it redirects to another host ({there[0]}://{there[1]})"
             remedy = "give the URL that it leads to, hf://datasets/... for files of the hub, or download it"
             raise self._refusal(problem, remedy)
-        return _quoted(target)
+        return target
 
     def _within(self, call: Callable[[], Any]) -> Any:
         """The value of a call that waits for the server. Raises TimeoutError if it takes too long."""
@@ -304,7 +305,7 @@ def _door(address: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def _quoted(address: str) -> str:
+def _quoted(address: str | bytes) -> str:
     """The address in ASCII without spaces."""
     return quote(address, safe=string.punctuation)
 

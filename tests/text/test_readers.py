@@ -13,6 +13,7 @@ import zstandard
 
 from recallkit import config
 from recallkit.errors import UserError
+from recallkit.options import TextOptions
 from recallkit.text import sources
 from recallkit.text.corpus import open_corpus
 from recallkit.text.records import Position
@@ -65,6 +66,17 @@ def test_an_item_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: pytest
     texts, line = fails(tmp_path / "a.json.gz")
     assert texts == ["a"]
     assert "a.json.gz, record 2: a record of more than 1,000,000 bytes" in line
+
+
+def test_a_name_that_is_too_long_is_refused_with_what_helps(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(lines({"text": "one", "source": "x" * 5000, "kind": "k"}))
+    assert "its source has 5,000 characters" in fails(path)[1]
+    assert "name another field with --source-field" in fails(path)[1]
+    assert read(path, options=TextOptions(source_field="kind")) == ["one"]
+    path.write_bytes(lines({"text": "one", "id": "x" * 5000}))
+    assert "shorten it" in fails(path)[1]
+    assert "--source-field" not in fails(path)[1]
 
 
 def test_compressed_text_files(tmp_path: Path) -> None:

@@ -135,6 +135,15 @@ def same_host(request: Request) -> None:
     request.answer(302, "Location: ../b/data.jsonl") if request.path.startswith("/a") else tagged(request)
 
 
+def same_host_in_utf8(request: Request) -> None:
+    if request.path.startswith("/a"):
+        request.answer(302, f"Location: {'/b/dätä 1.jsonl'.encode().decode('latin-1')}")
+    elif request.path == "/b/d%C3%A4t%C3%A4%201.jsonl":
+        tagged(request)
+    else:
+        request.answer(404)
+
+
 def more_after_the_length(request: Request) -> None:
     request.answer(200, DATE, body=LINES + b"{}\n" * 99, length=len(LINES))
 
@@ -164,6 +173,7 @@ DECENT = [
     once_closed,
     breaks_off,
     same_host,
+    same_host_in_utf8,
     more_after_the_length,
     declares_identity,
     slow_but_steady,
@@ -177,7 +187,7 @@ def test_a_server_is_read_once(mode, impatient):
         num = len(bodies(server.asked))
         samples = 16 * 2 * (1 << 16) if mode is bare else 0
         assert server.sent < len(LINES) + samples + 100_000
-        assert num <= {breaks_off: 10, bare: 33, same_host: 2, once_500: 1}.get(mode, 1)
+        assert num <= {breaks_off: 10, bare: 33, same_host: 2, same_host_in_utf8: 2, once_500: 1}.get(mode, 1)
         assert impatient[:1] == ([7] if mode is once_429 else [1] if mode in (once_500, once_closed, breaks_off) else [])
 
 
@@ -470,7 +480,8 @@ def test_only_archives_are_opened_on_the_web():
 def test_a_folder_is_what_its_page_lists(capfd):
     pages = {
         "/f/": b'<html><a href="a.jsonl">a</a> <a href="/f/b.jsonl">b</a> <a href="../c.jsonl">c</a> <a href="?C=N">sort</a>'
-        b'<a href="sub/">sub</a> <a href="http://127.0.0.1:1/x.jsonl">x</a> <a href="a.jsonl">again</a>',
+        b'<a href="sub/">sub</a> <a href="http://127.0.0.1:1/x.jsonl">x</a> <a href="a.jsonl">again</a>'
+        b'<a href="d&amp;e.jsonl">d</a>',
         "/f/sub/": b'<A HREF="d.jsonl">d</A> <a href="../">up</a>',
     }
 
@@ -482,8 +493,8 @@ def test_a_folder_is_what_its_page_lists(capfd):
             request.part(pages.get(request.path) or json.dumps({"text": name.decode()}).encode() + b"\n", TAG)
 
     with serving(mode) as server:
-        assert read(f"{server.url}/f") == ["/f/a.jsonl", "/f/b.jsonl", "/f/sub/d.jsonl"]
-        assert read(f"{server.url}/f/*.jsonl") == ["/f/a.jsonl", "/f/b.jsonl"]
+        assert read(f"{server.url}/f") == ["/f/a.jsonl", "/f/b.jsonl", "/f/d&e.jsonl", "/f/sub/d.jsonl"]
+        assert read(f"{server.url}/f/*.jsonl") == ["/f/a.jsonl", "/f/b.jsonl", "/f/d&e.jsonl"]
         assert read(f"{server.url}/f/a.jsonl?x=*") == ["/f/a.jsonl?x=*"]
 
 
