@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recallkit.errors import UserError, redacted
 from recallkit.registry import may_be_hub_id
+from recallkit.storage import artifacts
 from recallkit.storage.given_files import read_file
 from recallkit.text.demo_text import demo_shard
 from recallkit.text.fasta import FastaShard
@@ -90,6 +91,8 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _OLD_HUB_ID = re.compile(r"[\w-][\w.-]*")
 _WORDS_OF_A_NAME = 6
 """What has more words is hardly a file."""
+_LARGEST_LIST = 1 << 20
+"""Bytes of a list of files that is looked for among texts: of thousands."""
 
 
 class Reading(NamedTuple):
@@ -136,6 +139,7 @@ def shards_of(argument: str, how: Reading, default_split: str) -> list[Shard]:
     if glob.has_magic(argument):
         # Sorted by name, as if the shell had expanded it.
         matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
+        matches = [file for file in matches if not _is_list(Path(file))]
         shards = [_found_in(file, Path(file), how, is_match=True) for file in _some(matches, argument)]
         return _unique([*itertools.chain.from_iterable(shards)])
     if rest and (_expanded(name) / _SPLITS).is_file():
@@ -245,7 +249,7 @@ def _found_in(name: str, path: AnyPath, how: Reading, split: str = "", *, is_mat
     names = files_below(path)
     if (saved := _saved_files(name, path, names, split)) is not None:
         return [replace(_file_shard(str(file), file, how), source=path.name) for file in saved]
-    texts = _texts_among(names)
+    texts = [text for text in _texts_among(names) if not _is_list(path / text)]
     if not texts and not is_match:
         remedy = f"name the folder that contains the shards: {KINDS_OF_FILES}"
         raise UserError("no file of text in this folder", where=name, remedy=remedy)
@@ -260,6 +264,13 @@ def _texts_among(names: list[str]) -> list[str]:
         if files := [name for name in visible if suffix_of(name, suffixes)]:
             return files
     return []
+
+
+def _is_list(path: AnyPath) -> bool:
+    """Whether a file is a list of recallkit's, as beside counts in the folder of their text."""
+    if not isinstance(path, Path) or path.suffix != ".json" or not path.is_file():
+        return False
+    return path.stat().st_size < _LARGEST_LIST and artifacts.is_stamped(path)
 
 
 def file_shard(path: Path, finder: FieldFinder) -> FileShard:

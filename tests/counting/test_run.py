@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from dataclasses import replace
@@ -214,3 +215,14 @@ def test_files_of_a_data_set_are_counted_apart(tmp_path):
             tmp_path / "hub.duckdb", counted, {name: local[name] for name in ("tokenizer", "boundary", "only")}
         )
     assert streamed["id"] == local["id"]
+
+
+@pytest.mark.parametrize("source", ["", "*.json"])
+def test_lists_beside_counts_are_not_text(tmp_path: Path, source: str) -> None:
+    """Of counts in the folder of their text, which has files of the same suffix as lists."""
+    (tmp_path / "a.json").write_text(json.dumps([{"text": "one two one two"}]))
+    text, out = TextOptions([str(tmp_path / source)], "train"), tmp_path / "counts.duckdb"
+    first = count(text, out)
+    assert (tmp_path / "counts.json").exists()
+    assert count(text, out) == first
+    assert count(text, tmp_path / "again.duckdb")["id"] == first["id"]

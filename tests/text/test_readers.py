@@ -13,9 +13,8 @@ import zstandard
 
 from recallkit import config
 from recallkit.errors import UserError
-from recallkit.options import TextOptions
 from recallkit.text import sources
-from recallkit.text.corpus import open_corpus
+from recallkit.text.corpus import CorpusOptions, open_corpus
 from recallkit.text.records import Position
 from tests.text.test_corpus import SKIPPING, fails, lines, read, zst
 
@@ -73,7 +72,7 @@ def test_a_name_that_is_too_long_is_refused_with_what_helps(tmp_path: Path) -> N
     path.write_bytes(lines({"text": "one", "source": "x" * 5000, "kind": "k"}))
     assert "its source has 5,000 characters" in fails(path)[1]
     assert "name another field with --source-field" in fails(path)[1]
-    assert read(path, options=TextOptions(source_field="kind")) == ["one"]
+    assert read(path, options=CorpusOptions(source_field="kind")) == ["one"]
     path.write_bytes(lines({"text": "one", "id": "x" * 5000}))
     assert "shorten it" in fails(path)[1]
     assert "--source-field" not in fails(path)[1]
