@@ -290,7 +290,7 @@ def verify(asked: Verify) -> Outcome["Verified"]:
     from recallkit.verification.run import print_verified, to_json
     from recallkit.verification.run import verify as verify_folder
 
-    found = verify_folder(Path(asked.folder), clean=asked.clean)
+    found = verify_folder(path(asked.folder), clean=asked.clean)
     problem = f"{asked.folder} has results that are damaged or do not belong together; each line above has its remedy"
     return Outcome(
         value=lambda: found,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from recallkit import config, slicing
+from recallkit.declarations import path
 from recallkit.errors import UserError
 from recallkit.options import ProfileOptions
 from recallkit.slicing.threshold import BY_DEFAULT
@@ -115,18 +116,18 @@ def stop_words(name: str) -> list[str]:
     if name == NLTK:
         words = _nltk_words()
     else:
-        words = _words_of(Path(str(files("recallkit") / "data" / "stop_words.txt")) if name == OURS else Path(name))
+        words = _words_of(Path(str(files("recallkit") / "data" / "stop_words.txt")) if name == OURS else path(name))
     return sorted({word.strip().lower() for word in words} - {""})
 
 
-def _words_of(path: Path) -> list[str]:
+def _words_of(file: Path) -> list[str]:
     remedy = "give ours, nltk, none, or a file with one word per line"
-    if not path.is_file():
-        raise UserError("no such list of stop words", where=path, remedy=remedy)
+    if not file.is_file():
+        raise UserError("no such list of stop words", where=file, remedy=remedy)
     try:
-        return [line for line in read_file(path).decode("utf-8-sig").splitlines() if not line.startswith("#")]
+        return [line for line in read_file(file).decode("utf-8-sig").splitlines() if not line.startswith("#")]
     except UnicodeDecodeError as error:
-        raise UserError("not text in UTF-8", where=path, remedy=remedy) from error
+        raise UserError("not text in UTF-8", where=file, remedy=remedy) from error
 
 
 def _nltk_words() -> list[str]:

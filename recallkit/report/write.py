@@ -77,7 +77,7 @@ def write_report(
     it is. Raises UserError if there are no results, too many to choose from, or damaged ones, if
     text was requested that does not exist, and if a file of somebody else's would be replaced.
     """
-    results = find_results(folder, [Path(name) for name in names(options.more)])
+    results = find_results(folder, [path(name) for name in names(options.more)])
     comparison = None
     if "gap" in results:
         comparison = read_comparison(results["gap"], path(options.slices))

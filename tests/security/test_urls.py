@@ -86,6 +86,7 @@ def test_no_error_does(signed, run, tmp_path, mistake):
     url = MISTAKES[mistake].format(host=host, secret=SECRET)
     done = [run("count", url), run("slice", "demo:validation", "--counts", url)]
     done += [run("report", url), run("count", "demo:validation", "-o", url), run("score", f"openai:{url}#m", "--slices", url)]
+    done += [run("verify", url), run("report", "--with", url, tmp_path), run("profile", "demo:validation", "--stop-words", url)]
     assert 0 not in [each.returncode for each in done]
     assert all(each.stderr.count("\n") < 4 for each in done)
     check_secret(tmp_path, *done)
