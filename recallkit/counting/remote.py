@@ -79,7 +79,7 @@ def downloaded_counts(url: str) -> Path:
             raise UserError(
                 f"its id is {found}, not {wanted}", where=shown, remedy="the table was changed, or the id belongs to another one"
             )
-        with artifacts.replacing(target, absent=True) as temporary:
+        with artifacts.replacing(target) as temporary:
             part.rename(temporary)
         journal.finish()
     return target

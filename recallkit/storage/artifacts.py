@@ -71,11 +71,8 @@ class DamagedError(UserError):
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, absent: bool = False) -> Iterator[Path]:
-    """Yields an empty temporary file; renames it to `path` if the block succeeds, removes it otherwise.
-
-    With `absent` the file is not created, for a library that accepts no empty file.
-    """
+def replacing(path: Path) -> Iterator[Path]:
+    """Yields an empty temporary file; renames it to `path` if the block succeeds, removes it otherwise."""
     given_files.check_regular(path)
     with contextlib.ExitStack() as stack:
         if path.parent.name.endswith(PARTIAL):  # cleaned as a whole
@@ -84,8 +81,7 @@ def replacing(path: Path, *, absent: bool = False) -> Iterator[Path]:
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary = stack.enter_context(new_folder(path, [path.name])) / path.name
-        if not absent:
-            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
         yield temporary
         _sync(temporary, path)
         temporary.replace(path)
