@@ -12,8 +12,20 @@ from recallkit.mqar.sequences import MqarAnswers
 from recallkit.mqar.tables import MqarFiles, compare_mqar, join_parts, write_part
 from recallkit.recall.accuracy import compare_means, compare_shares
 from tests.conftest import ROOT
+from tests.planted import TOKENIZER
 
-MANIFEST = {"task": "mqar", "length": 24, "power": 0.01, "seed": 0, "tokenizer": {"name": "t"}, "options": {}}
+VOCABULARY = {"digest": "v", "num_ids": 9, "filler": 1, "filler_text": ".", "prefix": ""}
+MANIFEST = {
+    "task": "mqar",
+    "length": 24,
+    "power": 0.01,
+    "num_samples": 3,
+    "seed": 0,
+    "pairs": 2,
+    "tokenizer": TOKENIZER,
+    "vocabulary": VOCABULARY,
+    "options": {},
+}
 PLACES = np.array([[4, 8], [6, 4], [10, 20]])
 DISTANCES = PLACES - np.array([0, 2])
 CHOICES = np.array([[2, 4], [2, 4], [2, 5]])
