@@ -152,9 +152,9 @@ def what_is_copied(manifest: Mapping[str, Any]) -> str:
     if found is None:
         return ""
     shares = [found["tokens"] / max(1, manifest["num_rows"]), found["ar_hits"] / max(1, found["of_ar_hits"])]
-    size, ngrams = min(found["ngrams"].items(), key=lambda item: int(item[0]))
+    ngrams = found["ngrams"]["13"]
     least, sample = ("", "") if ngrams["fraction"] >= 1 else ("at least ", f", as a sample of {percent(ngrams['fraction'], 2)} shows")
-    of_ngrams = f" ({percent(ngrams['found'] / ngrams['sampled'])} of its {size}-grams{sample})" if ngrams["sampled"] else ""
+    of_ngrams = f" ({percent(ngrams['found'] / ngrams['sampled'])} of its 13-grams{sample})" if ngrams["sampled"] else ""
     return f"In the training text: {least}{percent(shares[0])} of tokens and {percent(shares[1])} of AR hits{of_ngrams}."
 
 

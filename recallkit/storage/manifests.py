@@ -114,13 +114,16 @@ class Ngrams(TypedDict):
     found: int
 
 
+NgramsBySize = TypedDict("NgramsBySize", {"13": Ngrams, "50": Ngrams})
+
+
 class InTraining(TypedDict):
     """Tokens in n-grams of the training text."""
 
     tokens: int
     ar_hits: int
     of_ar_hits: int
-    ngrams: dict[str, Ngrams]
+    ngrams: NgramsBySize
 
 
 class Drawn(TypedDict):
@@ -159,6 +162,7 @@ class Labels(TypedDict):
     in_training: InTraining | None
     unseen: Share | None
     names: list[str] | None
+    read_exactly: NotRequired[int]
 
 
 class ScoreOptions(TypedDict):

@@ -77,7 +77,8 @@ class Corpus:
         for row, token in enumerate(tokens):
             if token[1] == 1 and row - self._starts[-1] >= rows_per_group:
                 self._starts.append(row)
-        known = {"tokens": 0, "ar_hits": 0, "of_ar_hits": 0, "ngrams": {}}
+        none = {"fraction": 1.0, "sampled": 0, "found": 0}
+        known = {"tokens": 0, "ar_hits": 0, "of_ar_hits": 0, "ngrams": {"13": none, "50": none}}
         manifest = {
             "num_sequences": len({token[0] for token in tokens}),
             "seq_len": seq_len,
