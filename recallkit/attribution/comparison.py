@@ -15,6 +15,7 @@ from recallkit.display import console
 from recallkit.display.notebook import Shown
 from recallkit.display.progress import one_after_another
 from recallkit.errors import UserError
+from recallkit.measure.rows import count_cuts
 from recallkit.models.spec import list_models
 from recallkit.options import ScoringOptions
 from recallkit.scoring.identity import count_inexact, score_path
@@ -107,8 +108,12 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
     with artifacts.unchanged(folder / artifacts.MANIFEST):
         manifest, tables = artifacts.read_manifest(folder / "gap.parquet"), read_tables(GapTables, folder)
     totals = tables.gap.filter((pl.col("source") == "ALL") & (pl.col("slice") == "all")).unique("model", keep="first", maintain_order=True)
-    if {*totals["reference"], *totals["model"]} != {*manifest["scores"]}:
-        problem = "its manifest is of other models than its tables"
+    labels, is_known = manifest["slices"], True
+    if has_counts(labels):
+        most = count_cuts(labels["max_count"] or 0)["most"]
+        is_known = most in tables.by_threshold["threshold"].to_list()
+    if {*totals["reference"], *totals["model"]} != {*manifest["scores"]} or not is_known:
+        problem = "its manifest is of other models or labels than its tables"
         raise UserError(problem, where=folder, remedy="make it again with --force")
     return Comparison(
         folder=folder,
