@@ -109,7 +109,7 @@ def import_counts(
     if num_tokens is not None:
         counted = replace(counted, num_tokens=num_tokens)
     facts = {**result.stamp(), "tokenizer": described, "boundary": boundary, "only": None}
-    with result.journal():
+    with result.journal(patient=True):
         return make_table.write_counts(out, counted, facts)
 
 

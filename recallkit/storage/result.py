@@ -127,9 +127,11 @@ class Result:
         events.note(f"{self.path} is complete: reused (--force makes it again)")
         return {**manifest, "reused": True}
 
-    def journal(self) -> Journal:
-        """The journal of the result's work while it is unfinished, part after part."""
-        return Journal(self.path, self.options, force=self.force, check=self._check_unclaimed)
+    def journal(self, *, patient: bool = False) -> Journal:
+        """The journal of the result's work while it is unfinished, part after part. One that is
+        `patient` waits for another process."""
+        check = self._check_unclaimed
+        return Journal(self.path, self.options, force=self.force, patient=patient, check=check)
 
     def parts(self, *, shared: bool = False, **more: Any) -> PartsJournal:
         """The same for parts that do not depend on each other; `more` determines their bytes, but not the result's numbers."""

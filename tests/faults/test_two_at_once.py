@@ -101,6 +101,16 @@ def test_the_second_process_is_told_and_the_first_is_not_disturbed(run, text, sm
         assert first.state == {"hours": "of work"}
 
 
+def test_of_two_imports_of_one_table_one_waits(start, small_slices, tmp_path):
+    counts = tmp_path / "b.parquet"
+    first = start("count", small_slices.parent / "valid.jsonl", "-o", tmp_path / "c.duckdb", "--export", counts)
+    first.join(120)
+    both = [start("count", "--import", counts, "-o", tmp_path / "n.duckdb") for _ in range(2)]
+    for process in both:
+        process.join(120)
+    assert [process.exitcode for process in (first, *both)] == [0, 0, 0], [process.err.read_text() for process in both]
+
+
 COMPARES_MEANWHILE = """
 from pathlib import Path
 
