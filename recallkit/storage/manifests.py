@@ -114,7 +114,7 @@ class Ngrams(TypedDict):
     found: int
 
 
-NgramsBySize = TypedDict("NgramsBySize", {"13": Ngrams, "50": Ngrams})
+NgramsBySize = TypedDict("NgramsBySize", {"13": Ngrams, "50": NotRequired[Ngrams]})
 
 
 class InTraining(TypedDict):
