@@ -153,8 +153,9 @@ class OpenText:
 
     def names(self) -> list[str]:
         """The shards, or the arguments that name many, URLs without secrets: recorded in the manifest, but not part of the identity."""
-        shards = self.corpus.shards
-        return [redacted(name) for name in (self.options.source_names if len(shards) > _MOST_LISTED else [each.name for each in shards])]
+        names = [shard.name for shard in self.corpus.shards]
+        listed = self.options.source_names if len(names) > _MOST_LISTED else names
+        return [*map(redacted, listed)]
 
     def named(self) -> dict[str, Any]:
         """What a manifest records besides what determines the ids: names of the tokenizer and the
