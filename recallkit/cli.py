@@ -59,8 +59,7 @@ def run(arguments: list[str] | None = None) -> None:
             raise
         status = EXIT_INTERRUPTED
     if status == EXIT_INTERRUPTED:  # typer turns Ctrl-C inside a command into this status
-        what = "with -o DIR the same command resumes" if command == "bench" else "the same command resumes from here"
-        _stop_interrupted(what, is_terminated=signal.SIGTERM in interrupts)
+        _stop_interrupted(is_terminated=signal.SIGTERM in interrupts)
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -116,8 +115,9 @@ def _is_importing(frame: FrameType | None) -> bool:
     return False
 
 
-def _stop_interrupted(what: str, *, is_terminated: bool) -> None:
-    line, status = (f"terminated; {what}", EXIT_TERMINATED) if is_terminated else (f"interrupted; {what}", EXIT_INTERRUPTED)
+def _stop_interrupted(*, is_terminated: bool) -> None:
+    status = EXIT_TERMINATED if is_terminated else EXIT_INTERRUPTED
+    line = f"{'terminated' if is_terminated else 'interrupted'}; the same command resumes from here"
     if events.are_on():
         events.emit("interrupted", line, level="warning", status=status)
     else:

@@ -54,7 +54,6 @@ mqar
 training
 verification
 report
-bench
 doctor
 commands
 cli

@@ -21,7 +21,6 @@ COMMANDS = {
     "models": "recallkit.commands.about",
     "sources": "recallkit.commands.about",
     "tasks": "recallkit.commands.about",
-    "bench": "recallkit.commands.about",
     "doctor": "recallkit.commands.about",
 }
 """The module of each command, in the order of the help."""
@@ -32,7 +31,7 @@ PANELS = {
     **dict.fromkeys(("eval-recall", "build-rows", "mqar", "train"), "Recall tasks"),
     **dict.fromkeys(("report", "tokens", "verify"), "Results"),
     **dict.fromkeys(("models", "sources", "tasks"), "What there is"),
-    **dict.fromkeys(("bench", "doctor"), "This machine"),
+    "doctor": "This machine",
 }
 """The group of each command in the help."""
 
@@ -48,7 +47,6 @@ USUAL = {
     "eval-recall": "--tasks --data --limit --prompt --cut --device --dtype --batch-size --full",
     "mqar": "--task --seq-len --pairs --samples --device --dtype --figures --full",
     "train": "--task --preset --tokenizer --tokens --mixers --learning-rates --device",
-    "bench": "--paper --size --batch --device --dtype --repeats --figures",
 }
 """The options in the help of commands that have many, besides ALWAYS; `--help-all` shows all."""
 

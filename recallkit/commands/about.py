@@ -1,20 +1,18 @@
-"""What there is, `models`, `sources` and `tasks`; and this machine, `bench` and `doctor`."""
+"""What there is, `models`, `sources` and `tasks`; and this machine, `doctor`."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from recallkit import config
 from recallkit.commands.adapter import Outcome, command
-from recallkit.declarations import OUTPUT, File, Options, argument, names, option, path
+from recallkit.declarations import OUTPUT, Options, argument, option
 from recallkit.errors import UsageError
-from recallkit.options import MODEL_SYNTAX, AnyModels, ForceOptions, Precision, device_option, out_option
+from recallkit.options import MODEL_SYNTAX, AnyModels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from recallkit.bench.results import Results
     from recallkit.doctor.checks import Check
 
 
@@ -93,66 +91,6 @@ def tasks(_: Options) -> Outcome[Rows]:
     synthetic = [(name, f"synthetic: {description.rstrip('.')}") for name, description in describe_synthetic()]
     rows = [*describe_tasks(), *synthetic, *plugins.describe("synthetic task")]
     return _listed("What `eval-recall --tasks` takes; synthetic ones: `mqar --task`, `train --task`.", rows)
-
-
-_many = partial(option, metavar="NUMBERS", least=1, most=config.LONGEST, joined=True)
-
-
-@dataclass(frozen=True)
-class Bench(ForceOptions):
-    """What is timed, and at which sizes."""
-
-    what: str | Sequence[str] | None = argument(
-        "Architectures of the zoo (based ...) and presets (based-360m ...), or all of a kind: `models`, `presets`. Default: all "
-        "architectures.",
-        metavar="WHAT",
-    )
-    _: KW_ONLY
-    device: str = device_option()
-    dtype: Precision | None = option("Precision.", default="bfloat16 on a GPU, float32 on CPU")
-    paper: Literal["table-1", "figure-4", "figure-1"] | None = option(
-        "Models and sizes of Based's Table 1 or Figure 4, or the products of its Figure 1 (docs/gpu.md). Other options override these."
-    )
-    size: str | None = option("Parameters of the architectures: 1.6m, 360m or 1.3b.", metavar="SIZE", default="360m on a GPU, else 1.6m")
-    prompt: int | Sequence[int] | None = _many("Tokens of the prompts, joined with commas.", default="4096 on a GPU, else 1024")
-    prompt_batch: int | None = option("Rows that are read or scored together.", least=1, most=config.LONGEST, default="2")
-    batch: int | Sequence[int] | None = _many("Rows that generate together, joined with commas.", default="128 on a GPU, else 8")
-    new: int | None = option("Tokens that each row generates.", least=1, most=config.LONGEST, default="128 on a GPU, else 32")
-    repeats: int | None = option("Samples of each time.", least=1, most=1000, default="3")
-    out: File | None = out_option("Also write bench.parquet to this folder; the same command resumes.")
-
-
-@command(
-    "bench",
-    Bench,
-    examples=(
-        "recallkit bench based mamba --prompt 256,1024 --batch 1,8 --new 8 --repeats 1 --figures figures",
-        "recallkit bench --paper table-1 --device cuda -o table-1",
-    ),
-    draws=True,
-    exports=True,
-)
-def bench(asked: Bench) -> Outcome["Results"]:
-    """Time this machine: scoring, prefill and generation of whole models with random weights, by length and number of rows."""
-    from recallkit.bench.measure import choose_work, run
-    from recallkit.display import console
-    from recallkit.models.devices import choose_device, choose_dtype
-
-    chosen, folder = choose_device(asked.device), path(asked.out)
-    given = {"prompts": asked.prompt, "prompt_rows": asked.prompt_batch, "batches": asked.batch}
-    work = choose_work(chosen, names(asked.what), asked.paper, size=asked.size, new=asked.new, repeats=asked.repeats, **given)
-    precision = choose_dtype(asked.dtype or ("bfloat16" if chosen.type == "cuda" else "float32"))
-    results = run(work, chosen, precision, folder, force=asked.force)
-    written = [] if folder is None else [f"Written: {folder / 'bench.parquet'}"]
-
-    return Outcome(
-        value=lambda: results,
-        show=lambda full: console.print_found(results.answer(), list(results.tables().values()), written, full=True),
-        json=results.to_json,
-        exports=lambda: [({"measurements": results.frame()}, results.tables(), folder)],
-        figures=results.figures,
-        failure=results.failure_line(),
-    )
 
 
 @command("doctor", Options, examples=("recallkit doctor", "recallkit doctor --json"))

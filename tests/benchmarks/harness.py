@@ -5,17 +5,22 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import math
 import os
 import platform
 import statistics
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import torch
 
 ROOT = Path(__file__).parents[2]
 NUM_THREADS = 2
@@ -104,7 +109,83 @@ def in_turn(names: Iterable[str], repeats: int, measure: Callable[[str], Any]) -
     return found
 
 
+SAMPLE_SECONDS = {"cpu": 0.05, "cuda": 0.02}
+"""Least duration of a sample, which has as many calls as that takes."""
+MOST_CALLS = 256
+OUT_OF_MEMORY = "out of memory"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one call in each sample; or why there are none, and the figures are NaN."""
+
+    samples: tuple[float, ...] = ()
+    problem: str | None = None
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.samples) if self.samples else math.nan
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples) if self.samples else math.nan
+
+
+def time_call(call: Callable[[int], Any], device: torch.device, *, repeats: int, most_calls: int = MOST_CALLS) -> Timing:
+    """The time of a call, whose argument counts those of a sample, in `repeats` samples of at most `most_calls`.
+
+    The first two calls, which may compile, are in no sample. What fails or takes too much memory has a `problem`.
+    """
+    try:
+        call(0)
+        length = round(SAMPLE_SECONDS[device.type] / max(_seconds(call, 1, device), 1e-7))
+        length = max(1, min(most_calls, length))
+        return Timing(tuple(_seconds(call, length, device) / length for _ in range(repeats)))
+    except Exception as error:  # noqa: BLE001  a library's error is reported in its row; the others are still measured
+        return Timing(problem=problem_of(error))
+
+
+def problem_of(error: Exception) -> str:
+    """Why something was not measured, in a few words."""
+    import torch
+
+    line = next(iter(str(error).splitlines()), "")
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in line:
+        return OUT_OF_MEMORY
+    return "not installed" if isinstance(error, ImportError) else f"failed: {line[:120]}"
+
+
+def _seconds(call: Callable[[int], Any], number: int, device: torch.device) -> float:
+    """Of so many calls together."""
+    import torch
+
+    synchronize = partial(torch.cuda.synchronize, device) if device.type == "cuda" else int
+    synchronize()
+    begin = time.perf_counter()
+    for i in range(number):
+        call(i)
+    synchronize()
+    return time.perf_counter() - begin
+
+
+def describe_machine(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """Device, precision and versions."""
+    import torch
+
+    from recallkit.doctor.installation import installed
+    from recallkit.models.devices import describe_device
+
+    versions = {"torch": torch.__version__, "triton": installed("triton")}
+    return {"device": device.type, "name": describe_device(device), "dtype": str(dtype).removeprefix("torch."), **versions}
+
+
 # ------------------------------------------------------------------------------------------------------------ reporting
+
+
+def markdown(cells: Sequence[str], *, is_header: bool = False) -> str:
+    """A row of a Markdown table, or its header."""
+    row = f"| {' | '.join(cells)} |"
+    return f"{row}\n|{'---|' * len(cells)}" if is_header else row
 
 
 def median(rows: Iterable[Mapping[str, Any]], field: str) -> float:

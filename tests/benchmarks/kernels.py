@@ -31,8 +31,8 @@ from torch.nn import functional as F  # noqa: N812
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from recallkit.bench.timing import Timing, describe_machine, problem_of, time_call
 from tests.benchmarks import harness
+from tests.benchmarks.harness import Timing, describe_machine, problem_of, time_call
 
 COPY, MATRIX, MICROSECONDS = "of the copy rate", "of the matrix rate", "microseconds"
 MOST_COPIES, REPLAYED = 16, 32

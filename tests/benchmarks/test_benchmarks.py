@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.benchmarks import harness
+from tests.benchmarks import based, harness
 from tests.benchmarks.intervals import KINDS, simulate
 from tests.benchmarks.kernels import OPERATIONS, Setting
 from tests.benchmarks.table import HEADER
@@ -23,6 +23,7 @@ from tests.kernels.checks import relative_error
 from tests.text.test_corpus import write_zst
 
 SMALLEST = {
+    "based": "figure-4 --models based --prompts 8 --batches 1 --new 3 --repeats 1",
     "counting": "--tokens 100000 --repeats 1",
     "families": "llama --repeats 1",
     "gap": "--sequences 16 --repeats 1",
@@ -49,7 +50,7 @@ SMALLEST = {
     "validity": "--quick",
     "waiting": "--tokens 1000 --repeats 1 --busy 1 --settings ours",
 }
-FOLDER = Path(__file__).parent
+FOLDER, CPU = Path(__file__).parent, torch.device("cpu")
 
 
 def imported(path: Path) -> Iterator[tuple[str, str]]:
@@ -125,6 +126,66 @@ def test_peers_of_a_kernel_compute_the_same(name):
     assert next(iter(case.runs)) == "recallkit (torch)"
     assert theirs or attends_to_all
     assert all(relative_error(result.reshape(ours.shape), ours) < 1e-4 for result in theirs)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "model", "case", "repeats", "printed"),
+    [
+        ("table-1", "based-360m", ("prefill", {"b": 2, "n": 16_384}), 20, 514.57),
+        ("table-1", "mamba-1.3b", ("generation", {"b": 128, "new": 2048}), 20, 25.69),
+        ("figure-4", "transformer++-1.3b", ("prefill", {"b": 2, "n": 4096}), 20, 103.5),
+        ("figure-4", "transformer++-1.3b", ("prefill", {"b": 2, "n": 32_768}), 20, None),
+        ("figure-4", "based-1.3b", ("generation", {"b": 128, "new": 1024}), 20, 24.28),
+        ("figure-1", "torch.bmm", ("product", {"b": 512, "n": 4096}), 100, None),
+    ],
+)
+def test_protocols_have_baseds_models_sizes_repetitions_and_printed_rates(protocol, model, case, repeats, printed):
+    chosen = based.PROTOCOLS[protocol]
+    assert model in chosen.models
+    assert case in list(chosen.cases(model))
+    assert chosen.repeats == repeats
+    assert based.printed_rate(model, *case) == printed
+
+
+def test_what_does_not_fit_ends_its_task(monkeypatch):
+    timings = [harness.Timing((1.0, 3.0)), harness.Timing(problem=harness.OUT_OF_MEMORY), harness.Timing((1.0,))]
+    monkeypatch.setattr(harness, "time_call", lambda *_, **__: timings.pop(0))
+    protocol = based.Protocol(("prefill", "generation"), ("based",), prompts=(8, 16, 32), batches=(2,), new=3)
+    rows = list(based.measure("based", protocol, "1.6m", CPU, torch.float32))
+    assert [(row["task"], row.get("n"), row["problem"]) for row in rows] == [
+        ("prefill", 8, None),
+        ("prefill", 16, "out of memory"),
+        ("generation", None, None),
+    ]
+    assert (rows[0]["milliseconds"], rows[0]["rate"], rows[2]["rate"]) == (2000.0, 2 * 8 / 2e3, 2 * 3 / 1e3)
+
+
+def test_a_time_is_that_of_one_call_in_samples_that_are_long_enough_and_what_fails_says_why(monkeypatch):
+    clock, calls = [0.0], []
+
+    def takes(*seconds: float, error: Exception | None = None):
+        """A call that takes so long: the first time, the second, ..., and ever after the last of them; the fourth may fail."""
+        calls.clear()
+
+        def call(i: int) -> None:
+            calls.append(i)
+            clock[0] += seconds[min(len(calls), len(seconds)) - 1]
+            if error is not None and len(calls) > 3:
+                raise error
+
+        return call
+
+    monkeypatch.setattr(harness.time, "perf_counter", lambda: clock[0])
+    assert harness.time_call(takes(0.001), CPU, repeats=3).median == pytest.approx(0.001)
+    assert len(calls) == 2 + 3 * 50, "two calls that are not timed, then three samples of 50 ms"
+    harness.time_call(takes(0.001), CPU, repeats=3, most_calls=1)
+    assert len(calls) == 2 + 3
+    compiled = harness.time_call(takes(9.0, 0.1, 0.1, 0.4, 0.1), CPU, repeats=3)
+    assert (compiled.mean, compiled.median, *compiled.samples) == pytest.approx((0.2, 0.1, 0.1, 0.4, 0.1))
+    full = RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried")
+    errors = (ModuleNotFoundError("no module"), ValueError("it does not fit\nand more"), torch.OutOfMemoryError(), full)
+    problems = [harness.time_call(takes(1.0, error=error), CPU, repeats=3).problem for error in errors]
+    assert problems == ["not installed", "failed: it does not fit", "out of memory", "out of memory"]
 
 
 @pytest.mark.slow

@@ -8,8 +8,6 @@ from datetime import datetime
 import polars as pl
 import pytest
 
-from recallkit.bench.results import Results, make_row
-from recallkit.bench.timing import Timing
 from recallkit.models.describe import describe_mixers
 from recallkit.storage import artifacts
 from tests.conftest import made_up_texts, write_jsonl
@@ -91,17 +89,6 @@ def test_models_begin_with_what_they_are_for_and_cost(run):
     assert said.startswith(f"After 128 tokens the {len(states)} mixers keep a state of ")
     assert f"({min(states, key=states.__getitem__)}) to" in said
     assert f"({max(states, key=states.__getitem__)})." in said
-
-
-def test_a_bench_begins_with_the_fastest():
-    def row(model, *seconds, task="scoring", n=500):
-        timing = Timing(seconds, None if seconds else "out of memory")
-        return make_row(task, model, {"b": 2, "n": n}, timing, len(seconds))
-
-    assert Results({}, [row("slow", 2.0), row("fast", 0.25, 0.75), row("none")]).answer() == "Fastest, in tokens/s: scoring 2k (fast)."
-    assert Results({}, [row("none")]).answer() == "Nothing could be timed."
-    products = [row("torch.bmm", seconds, task="gemm", n=n) for n, seconds in ((16, 1.1), (64, 1.0), (128, 1.9), (256, 2.1))]
-    assert "up to 128 x 128 take at most twice" in Results({}, products).answer()
 
 
 def test_verify_begins_with_what_it_found(run, made, tmp_path):

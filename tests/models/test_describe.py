@@ -14,6 +14,7 @@ from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.models import zoo
 from recallkit.models.describe import describe_mixers, paper_flops, print_presets
+from recallkit.models.language_model import LanguageModel
 from recallkit.models.mixers import make_mixer
 from recallkit.models.presets import PRESETS, build, preset
 from tests.text.test_special_tokens import write
@@ -245,3 +246,16 @@ def test_what_models_and_tokenizers_read_is_said_before_anything_is_read(run, ti
     shown = run("models", "--describe", folder, alone, "zoo:mamba").stdout
     assert "2 of 3 read a token before every text." in shown
     assert "model: <bos> (its tokenizer's template begins texts with it), <eos> (as its" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("size", ["1.6m", "360m"])
+def test_architectures_of_a_size_have_its_parameters_and_context(size):
+    for name in ("attention", "based", "hyena"):
+        config = zoo.architecture(name, size, 512)
+        with torch.device("meta"):
+            model = LanguageModel(config)
+        assert model.num_parameters(embeddings=False) == pytest.approx(zoo.SIZES[size].parameters, rel=0.01), name
+        assert model.max_length == 512
+        assert len(config.layers) == 4 * zoo.SIZES[size].repeats
+        heads = {layer.options["num_heads"] for layer in config.layers if "num_heads" in layer.options}
+        assert heads <= {zoo.SIZES[size].num_heads}
