@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 import warnings
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,9 @@ VARIABLE = "RECALLKIT_LOG_JSON"
 """Any value but 0, no, off or false turns events on, as `--log-json` does; child processes inherit it."""
 _COMMAND = "RECALLKIT_LOG_COMMAND"
 """The name of the command, for its child processes."""
+
+COMMAND: ContextVar[str | None] = ContextVar("command", default=None)
+"""The command line that is run, as results record it; None in Python."""
 
 OUTPUT = "standard output"
 

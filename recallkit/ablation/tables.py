@@ -27,7 +27,7 @@ from recallkit.models.spec import one_model
 from recallkit.options import ScoringOptions
 from recallkit.scoring import plan_scores, score_path
 from recallkit.slicing.definitions import SLICES
-from recallkit.storage.result import Result, folder_of, read_tables, table_files
+from recallkit.storage.result import Question, folder_of
 from recallkit.storage.schemas import frame_of_columns
 from recallkit.storage.timings import Timings
 
@@ -170,7 +170,7 @@ def _notes(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class AblationQuestion:
     """Which mixers are replaced, by what, and on which tokens.
 
     mixers: sets, each as `Ablation.parse` reads it, or `each`. heads: not these mixers, but their
@@ -192,7 +192,7 @@ class Question:
         return {"model": model.key, **asdict(self), "mixers": list(self.mixers)}
 
 
-def ablation_path(slices: Path, model: ModelSpec, question: Question = Question()) -> Path:
+def ablation_path(slices: Path, model: ModelSpec, question: AblationQuestion = AblationQuestion()) -> Path:
     """Default folder of the ablations of a model, such as `ablation/hybrid-attention-mean`: each
     question has a folder of its own."""
     words = [model.shown, *(word for word in question.mixers if word != EACH)]
@@ -207,7 +207,7 @@ def ablate(
     slices: Path,
     out: Path | None = None,
     options: ScoringOptions = ScoringOptions(),
-    question: Question = Question(),
+    question: AblationQuestion = AblationQuestion(),
     *,
     cluster: str = "document",
     force: bool = False,
@@ -223,10 +223,9 @@ def ablate(
     out = out or ablation_path(slices, spec, question)
     [intact] = plan_scores([spec], slices, options)
     decisive = question.identity(spec) | {"cluster": cluster, "scores": intact.result.options}
-    beside = table_files(AblationTables, out)
-    result = Result(out / "ablation.parquet", "ablation", decisive, force=force, beside=beside)
-    if result.reused() is not None:
-        return read_tables(AblationTables, out)
+    answer = Question("ablation", AblationTables, out, decisive, force)
+    if (tables := answer.reused()) is not None:
+        return tables
     placed = intact.mixers(with_caches=question.budget is not None)
     tokens = slices / "tokens.parquet"
     timings, labels = Timings(), open_tokens(tokens)
@@ -258,11 +257,11 @@ def ablate(
     if not left:
         order = tables.mixers.sort("gain_lost", descending=True, nulls_last=True)
         tables = replace(tables, mixers=order)
-    result.write_tables(tables, {"model": spec.shown, "slices": labels.facts}, timings)
+    answer.write(tables, {"model": spec.shown, "slices": labels.facts}, timings)
     return tables
 
 
-def _check(spec: ModelSpec, question: Question) -> None:
+def _check(spec: ModelSpec, question: AblationQuestion) -> None:
     """Raises UsageError for a model, and for parts of a question, that do not go together."""
     if spec.ablate is not None:
         raise UsageError(
@@ -339,7 +338,7 @@ def _describe(
 # ---------------------------------------------------------------------------------------- budget
 
 
-def _candidates(placed: Sequence[PlacedMixer], question: Question, where: str) -> list[PlacedMixer]:
+def _candidates(placed: Sequence[PlacedMixer], question: AblationQuestion, where: str) -> list[PlacedMixer]:
     """The mixers of a budget: those that are named, or every one that has a cache. Raises UserError
     where these are not known, UsageError where the budget has room for all."""
     if placed[0].cache_bytes is None:
@@ -363,7 +362,7 @@ def _candidates(placed: Sequence[PlacedMixer], question: Question, where: str) -
 
 def _eliminate(
     mixers: Sequence[PlacedMixer],
-    question: Question,
+    question: AblationQuestion,
     losses: Callable[[Sequence[Ablation]], AblationTables],
 ) -> list[Ablation]:
     """Backward elimination: the sets that are removed, from none on, each one mixer larger.

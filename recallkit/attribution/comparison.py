@@ -21,9 +21,9 @@ from recallkit.options import ScoringOptions
 from recallkit.scoring.identity import count_inexact, score_path
 from recallkit.scoring.run import plan_scores
 from recallkit.slicing.definitions import parse_slices
-from recallkit.storage import artifacts
+from recallkit.storage import artifacts, records
 from recallkit.storage.artifacts import DamagedError
-from recallkit.storage.result import Result, folder_of, read_tables, table_files, words_of
+from recallkit.storage.result import Question, folder_of, read_result, words_of
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
@@ -105,8 +105,7 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
     import polars as pl
 
     folder = find_comparison(folder)
-    with artifacts.unchanged(folder / artifacts.MANIFEST):
-        manifest, tables = artifacts.read_manifest(folder / "gap.parquet"), read_tables(GapTables, folder)
+    manifest, tables = read_result(records.Gap, GapTables, folder)
     totals = tables.gap.filter((pl.col("source") == "ALL") & (pl.col("slice") == "all")).unique("model", keep="first", maintain_order=True)
     labels, is_known = manifest["slices"], True
     if has_counts(labels):
@@ -129,13 +128,13 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
 def _slices_of(folder: Path, manifest: Mapping[str, Any], named: Path | None) -> Path | None:
     """The slice directory of a comparison: the one that is named, or the one that contains it; None if it is not a slice directory."""
     if named is not None:
-        if not _is_labelled_alike(manifest, artifacts.read_manifest(named / "tokens.parquet")):
+        if not _is_labelled_alike(manifest, artifacts.read_manifest(named / "tokens.parquet", records.Tokens)):
             raise UserError("not the slices that were compared", where=named, remedy="name the directory that `recallkit gap` was given")
         return named
     # Both the path as written and the resolved path: slices/gap may be a link to another disk, and so may the folder.
     for around in dict.fromkeys([folder.absolute().parent.parent, folder.resolve().parent.parent]):
         try:
-            found = artifacts.read_manifest(around / "tokens.parquet")
+            found = artifacts.read_manifest(around / "tokens.parquet", records.Tokens)
         except DamagedError:
             raise
         except UserError:
@@ -231,8 +230,8 @@ def gap(
     names, keys = [spec.shown for spec in specs], [spec.key for spec in specs]
     out = out or gap_path(slices, specs[0], specs[1:], question)
     identity = {"reference": keys[0], "models": keys[1:], **question.options()}
-    result = Result(out / "gap.parquet", "gap", identity, force=force, beside=table_files(GapTables, out))
-    finished = result.finished()  # a comparison of other models is not replaced
+    comparison = Question("gap", GapTables, out, identity, force)
+    comparison.check()  # one of other models is not replaced
     # Labels that cannot answer the question are reported before hours of scoring.
     tokens = open_tokens(slices / "tokens.parquet", needs_counts=question.needs_counts)
     tokens.check_known(question.slices, clean=question.clean)
@@ -276,13 +275,13 @@ def gap(
     }
     inputs = [tokens.path, *([words_path(tokens.path)] if needs_words else []), *files.paths()]
     facts["inputs"] = artifacts.digest_inputs([facts, states], inputs)
-    if finished is not None and finished.get("inputs") == facts["inputs"]:
-        return read_tables(GapTables, out)
+    if (answer := comparison.answered(facts["inputs"])) is not None:
+        return answer
     timings = Timings()
     with timings.stage("attributing") as stage:
         tables, more = _attribute(tokens.path, files, states, question)
         stage.amounts["tokens"] = manifests[names[0]]["num_rows"] * len(names)
-    result.write_tables(tables, facts | more, timings)
+    comparison.write(tables, facts | more, timings)
     return tables
 
 

@@ -23,7 +23,7 @@ import polars as pl
 from recallkit.display import cells
 from recallkit.display.cells import counted, shares_of_leads
 from recallkit.display.tables import Table
-from recallkit.measure.labelled import Question, all_answers, batches, open_scores, open_tokens
+from recallkit.measure.labelled import TokenQuery, all_answers, batches, open_scores, open_tokens
 from recallkit.measure.ratio import NUM_RESAMPLES, Sum, are_distinct, ratio
 from recallkit.measure.rows import Rows
 from recallkit.measure.shares import WholeGap
@@ -93,8 +93,8 @@ def context_gains(
     starts = range(len(full), len(files), len(full))
     pairs = [(0, model, start, start + model) for start in starts for model in range(1, len(full))]
     thresholds = {"gains": GAINS, "alpha": ALPHA, "beta": BETA}
-    questions = [Question("sum_by_gain", thresholds, pair) for pair in pairs]
-    by_pair = all_answers(questions, batches(labelled, scores, cluster=cluster, clean=clean))
+    queries = [TokenQuery("sum_by_gain", thresholds, pair) for pair in pairs]
+    by_pair = all_answers(queries, batches(labelled, scores, cluster=cluster, clean=clean))
     clusters = Clusters(labelled, cluster)
     clusters.restrict(by_pair[0]["cluster"])
     sums = [sum_rows(context_rows(), answer, clusters) for answer in by_pair]
@@ -176,9 +176,9 @@ def in_context_scores(
     if late < 2 * EARLY:
         return None
     opened = [open_scores(path, labelled) for path in scores.values()]
-    question = Question("sum_early_late", {"early": EARLY, "late": late})
+    query = TokenQuery("sum_early_late", {"early": EARLY, "late": late})
     rows = batches(labelled, opened, ["sequence"], cluster=cluster, clean=clean)
-    [answer] = all_answers([question], rows)
+    [answer] = all_answers([query], rows)
     if answer.is_empty():
         return None
     clusters = Clusters(labelled, cluster)

@@ -1,6 +1,8 @@
 """The command line as a whole, made from the declarations of the commands: its name, its version, its exit status."""
 
 import inspect
+import re
+import shlex
 from collections.abc import Callable, Iterable
 from functools import partial
 from importlib import import_module
@@ -15,6 +17,7 @@ from recallkit.commands.adapter import DECLARED, Command
 from recallkit.config import VERSION
 from recallkit.declarations import Parameter
 from recallkit.display.cells import counted
+from recallkit.errors import redacted
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -53,6 +56,10 @@ def _write_sections(formatter: Any, rows: Iterable[tuple[str, tuple[str, str]]])
             formatter.write_dl([(name.ljust(width), what) for name, what in shown], col_max=width)
 
 
+_FOLDERS = re.compile(r"(^|[=,])(?:~|\.{1,2})?/(?:[^=,/]*/)*(?=[^/])")
+"""Folders of this machine in a word: `/home/me/` of /home/me/mamba and of name=/home/me/mamba."""
+
+
 class _Reading:
     """Words are read by their declarations. typer converts them by pydantic, even those that are not there: 0.1 s of imports."""
 
@@ -63,8 +70,16 @@ class _Reading:
         parameters = {option.name: option for option in self.declared.parameters} if self.declared else {}
         for word in this.get_params(ctx):
             word.process_value = partial(_read, word, parameters.get(word.name), word.process_value)
+        if self.declared is not None:
+            events.COMMAND.set(command_line(self.declared.name, args))
         words: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]  # of typer's class beside this one
         return words
+
+
+def command_line(name: str, words: Iterable[str]) -> str:
+    """A command as results record it: as it was typed, without folders and what may be secret."""
+    shown = (redacted(_FOLDERS.sub(r"\1", word)) for word in words)
+    return " ".join(["recallkit", name, *map(shlex.quote, shown)])
 
 
 def _read(word: Any, parameter: Parameter | None, process: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
@@ -197,7 +212,10 @@ def _as_typer(command: Command) -> Any:
     """A declared command for typer, which calls a function whose signature is made from the command's options."""
 
     def run(help_all: bool, **given: Any) -> int:
-        return command.run(**{name: None if value == [] and name in repeated else value for name, value in given.items()})
+        try:
+            return command.run(**{name: None if value == [] and name in repeated else value for name, value in given.items()})
+        finally:
+            events.COMMAND.set(None)
 
     repeated = {parameter.name for parameter in command.parameters if parameter.is_repeated}
     help_all = typer.Option(

@@ -133,7 +133,7 @@ def ablate(asked: Ablate) -> Outcome["AblationTables"]:
         raise UsageError("no mixers are named", where="--mixers", remedy="name layers or kinds, or each")
     model = one_model(_MODEL if asked.model is None else asked.model)
     folder = builtin.named_slices(asked.slices, [model])
-    question = ablation.Question(
+    question = ablation.AblationQuestion(
         mixers=sets,
         by=asked.by,
         heads=asked.heads,

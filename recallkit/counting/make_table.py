@@ -13,7 +13,7 @@ from recallkit.counting.bigrams import CountedStream
 from recallkit.counting.table import NGRAM_HASHES, counts_id
 from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import artifacts, db
-from recallkit.storage.manifests import check_manifest
+from recallkit.storage.records import check_record
 from recallkit.storage.timings import KEY as TIMINGS
 from recallkit.storage.timings import Timings
 
@@ -134,7 +134,7 @@ def read_foreign_counts(path: Path) -> CountedStream:
     token_counts = np.add.reduceat(counts[order].astype(np.uint64), starts)
     keys = (first.astype(np.uint64) << np.uint64(32)) | second
     facts = (artifacts.footer_facts(path) if path.suffix == ".parquet" else None) or {}
-    check_manifest(facts, path)
+    check_record(facts, path)
     return CountedStream(
         BigramRun(keys, counts.astype(np.uint64)),
         tokens.astype(np.uint32),

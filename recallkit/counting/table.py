@@ -16,7 +16,7 @@ from recallkit.errors import UserError, lacks_resources
 from recallkit.ragged import run_starts
 from recallkit.storage import artifacts, db
 from recallkit.storage.artifacts import DamagedError
-from recallkit.storage.manifests import CountsMeta, check_manifest
+from recallkit.storage.records import CountsMeta, check_record
 from recallkit.storage.result import Result
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ def _meta_in(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, Any
         raise DamagedError("its meta is damaged", where=path, remedy=_AGAIN) from error
     artifacts.check_schema_version(meta, path)
     facts = artifacts.without_digest(meta, path)
-    check_manifest(facts, path, CountsMeta)
+    check_record(facts, path, CountsMeta)
     return facts
 
 

@@ -25,8 +25,8 @@ from recallkit.scoring.identity import as_scored
 from recallkit.scoring.run import note_prefixes
 from recallkit.slicing.pack import write_pack
 from recallkit.slicing.words import make_words, needed_columns
-from recallkit.storage import artifacts
-from recallkit.storage.result import Result, folder_of, read_tables, table_files, words_of
+from recallkit.storage import artifacts, records
+from recallkit.storage.result import Question, folder_of, read_result, words_of
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     Manifests = dict[str, dict[str, Any]]  # by model
 
 
-def _question(models: Sequence[ModelSpec], options: InterventionOptions) -> dict[str, Any]:
+def _identity(models: Sequence[ModelSpec], options: InterventionOptions) -> dict[str, Any]:
     """All that decides a result's numbers, besides labels and scores."""
     return {
         "models": [spec.key for spec in models],
@@ -67,7 +67,7 @@ def intervention_path(
             words.append(f"{name} {value}")
     words += [options.design] if options.design != usual.design else []
     words += [options.changes] if options.changes != usual.changes else []
-    return folder_of(slices / "intervene", words, _question(models, options))
+    return folder_of(slices / "intervene", words, _identity(models, options))
 
 
 def finished_intervention(slices: Path, models: Sequence[ModelSpec]) -> InterveneTables | None:
@@ -81,8 +81,9 @@ def finished_intervention(slices: Path, models: Sequence[ModelSpec]) -> Interven
     for samples in (None, BUILTIN_SAMPLES):
         folder = intervention_path(slices, models, InterventionOptions(samples=samples))
         with contextlib.suppress(UserError):
-            if state.items() <= artifacts.read_manifest(folder / "intervene.parquet").items():
-                return read_tables(InterveneTables, folder)
+            manifest, tables = read_result(records.Intervene, InterveneTables, folder)
+            if state.items() <= manifest.items():
+                return tables
             console.note(f"{folder} is of other labels or scores and not shown: run `recallkit intervene` again")
     return None
 
@@ -103,33 +104,28 @@ def intervene(
     """
     specs = list_models(list(models))
     out = out or intervention_path(slices, specs, options)
-    beside = table_files(InterveneTables, out)
-    result = Result(
-        out / "intervene.parquet",
-        "intervene",
-        _question(specs, options),
-        force=options.force,
-        beside=beside,
-    )
-    finished = result.finished()  # a result of another question is not replaced
+    identity = _identity(specs, options)
+    question = Question("intervene", InterveneTables, out, identity, options.force)
+    question.check()  # a result of another question is not replaced
     tokens, timings = open_tokens(slices / "tokens.parquet"), Timings()
     changed, manifests, _ = _score(specs, tokens, options, scoring, timings)
-    about = artifacts.read_manifest(changed / "samples.parquet")
+    about = artifacts.read_manifest(changed / "samples.parquet", records.Samples)
     facts: dict[str, Any] = {
         "models": [spec.shown for spec in specs],
         "scores": {model: manifest["options"] for model, manifest in manifests.items()},
         "slices": tokens.facts,
         "changed_text": changed.name,
-        **{name: about[name] for name in ("excluded", "changed_tokens")},
+        "excluded": about["excluded"],
+        "changed_tokens": about["changed_tokens"],
     }
     files = {spec.shown: (score_path(slices, spec), score_path(changed, spec)) for spec in specs}
     inputs = [tokens.path, changed / "samples.parquet", *chain(*files.values())]
-    facts["inputs"] = artifacts.digest_inputs([result.options, facts], inputs)
-    if (finished or {}).get("inputs") == facts["inputs"]:
-        return read_tables(InterveneTables, out)
+    facts["inputs"] = artifacts.digest_inputs([identity, facts], inputs)
+    if (answer := question.answered(facts["inputs"])) is not None:
+        return answer
     with timings.stage("measuring"):
         tables = measure(tokens, changed, files, sampled_slices(options))
-    result.write_tables(tables, facts, timings)
+    question.write(tables, facts, timings)
     return tables
 
 

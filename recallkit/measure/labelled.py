@@ -268,13 +268,13 @@ def batches(
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class TokenQuery:
     """What `queries/measure/QUERY.sql` finds in `tokens`, a batch of rows, with these parameters; sums are in the order of rows.
 
     `scores`: the numbers of the score files whose values the query has as nll_0, nll_1 ..., if not all.
     """
 
-    query: str
+    name: str
     parameters: Mapping[str, float]
     scores: Sequence[int] | None = None
 
@@ -286,11 +286,11 @@ class Question:
             renamed = [f"nll_{place}" for place in range(len(chosen))]
             rows = rows.select([*labels, *chosen]).rename_columns([*labels, *renamed])
         database.register("tokens", rows)
-        return database.sql(db.query(f"measure/{self.query}"), params=dict(self.parameters)).to_arrow_table()
+        return database.sql(db.query(f"measure/{self.name}"), params=dict(self.parameters)).to_arrow_table()
 
 
-def answers(questions: Sequence[Question], rows: Iterator[pa.Table]) -> Iterator[list[pl.DataFrame]]:
-    """What each question finds in one batch of rows after another.
+def answers(queries: Sequence[TokenQuery], rows: Iterator[pa.Table]) -> Iterator[list[pl.DataFrame]]:
+    """What each query finds in one batch of rows after another.
 
     Two batches are asked of at a time, each by one thread, while further ones are read.
     """
@@ -298,7 +298,7 @@ def answers(questions: Sequence[Question], rows: Iterator[pa.Table]) -> Iterator
 
     def ask(rows: pa.Table) -> list[pa.Table]:
         with database.cursor() as cursor:
-            return [question.ask(rows, cursor) for question in questions]
+            return [query.ask(rows, cursor) for query in queries]
 
     with db.connect(threads=1) as database, ThreadPoolExecutor(2) as pool:
         waiting: deque[Future[list[pa.Table]]] = deque()
@@ -310,8 +310,8 @@ def answers(questions: Sequence[Question], rows: Iterator[pa.Table]) -> Iterator
             yield [pl.DataFrame(table) for table in future.result()]
 
 
-def all_answers(questions: Sequence[Question], rows: Iterator[pa.Table]) -> list[pl.DataFrame]:
-    """What each question finds in all batches, one after another."""
+def all_answers(queries: Sequence[TokenQuery], rows: Iterator[pa.Table]) -> list[pl.DataFrame]:
+    """What each query finds in all batches, one after another."""
     import polars as pl
 
-    return [pl.concat(parts) for parts in zip(*answers(questions, rows), strict=True)]
+    return [pl.concat(parts) for parts in zip(*answers(queries, rows), strict=True)]

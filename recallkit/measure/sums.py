@@ -13,7 +13,7 @@ import pyarrow as pa
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
-from recallkit.measure.labelled import Question, RowReader, answers, batch_ranges, batches
+from recallkit.measure.labelled import RowReader, TokenQuery, answers, batch_ranges, batches
 from recallkit.measure.ratio import Spread, Sum, group_numbers
 from recallkit.measure.rows import (
     NUM_POSITION_BUCKETS,
@@ -229,21 +229,21 @@ def add_up(
 
     Raises UserError if a file is damaged, NLLs are not finite numbers, or no token is left.
     """
-    questions, columns = [Question("sum_by_slice", {})], list[str]()
+    queries, columns = [TokenQuery("sum_by_slice", {})], list[str]()
     clusters = Clusters(tokens, cluster)
     tallies = [Tally({"slices": slice_rows(slices)}, clusters, ["repeats"])]
     if every_table and tokens.has_counts:
-        questions.append(Question("sum_by_count", count_cuts(tokens.max_count)))
+        queries.append(TokenQuery("sum_by_count", count_cuts(tokens.max_count)))
         tallies.append(Tally(count_rows(tokens.max_count), clusters))
     if every_table:
         places = {"buckets": NUM_POSITION_BUCKETS, "seq_len": tokens.seq_len}
-        questions.append(Question("sum_by_place", places))
+        queries.append(TokenQuery("sum_by_place", places))
         tallies.append(Tally(place_rows(tokens.seq_len), clusters))
         columns = ["context_class", "train_count", "distance", "match_length"]
     rows = batches(tokens, scores, columns, slices=(*STANDARD, *slices), cluster=cluster, clean=clean)
     parts = []
     with progress("adding up", total=tokens.num_rows) as show:
-        for (_, stop), found in zip(batch_ranges(tokens.path), answers(questions, rows), strict=True):
+        for (_, stop), found in zip(batch_ranges(tokens.path), answers(queries, rows), strict=True):
             parts.append(found[0])
             for tally, answer in zip(tallies, found, strict=True):
                 tally.add(answer, is_in_order=cluster != "source")

@@ -17,7 +17,7 @@ from recallkit.display.progress import progress
 from recallkit.errors import UsageError, UserError
 from recallkit.models.evaluated import EvaluatedModel, check_named_once, make_missing, missing_results, open_models
 from recallkit.storage import artifacts
-from recallkit.storage.result import Result, folder_of, table_files, words_of
+from recallkit.storage.result import Question, Result, folder_of, words_of
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
@@ -153,18 +153,18 @@ class MqarPlan:
 
         models = list(self.models)
         keys = [asked.key for asked in self.models.values()]
-        question = {"reference": keys[0], "models": keys, "pairs": list(self.pairs), **_asked(self.options)}
-        folder = comparison_path(self.out, models, question)
-        compared = Result(folder / "mqar.parquet", "mqar", question, beside=table_files(MqarTables, folder))
-        compared.check_replaceable()
+        identity = {"reference": keys[0], "models": keys, "pairs": list(self.pairs), **_asked(self.options)}
+        folder = comparison_path(self.out, models, identity)
+        question = Question("mqar", MqarTables, folder, identity)
+        question.result.check_replaceable()
         make_missing(self.models, self.queries, self._make)
         timings = Timings()
         for (model, pairs), queries in self.queries.items():
             timings.keep(f"{model}, {pairs} pairs", queries.path.with_suffix(".json"), "evaluating")
         with timings.stage("comparing"):
             tables = compare_mqar({asked: MqarFiles(queries.path, *queries.others) for asked, queries in self.queries.items()})
-        facts = {**question, "reference": models[0], "models": models, "of_models": self._ids_of_models()}
-        compared.write_tables(tables, facts, timings)
+        facts = {**identity, "reference": models[0], "models": models, "of_models": self._ids_of_models()}
+        question.write(tables, facts, timings)
         return tables, folder
 
     def _ids_of_models(self) -> dict[str, Any]:

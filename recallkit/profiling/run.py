@@ -18,7 +18,7 @@ from recallkit.options import ProfileOptions
 from recallkit.slicing.threshold import BY_DEFAULT
 from recallkit.storage import artifacts
 from recallkit.storage.given_files import read_file
-from recallkit.storage.result import Result, read_tables, table_files
+from recallkit.storage.result import Question, read_tables
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
@@ -62,15 +62,14 @@ def profile_slices(slices: Path, out: Path, options: ProfileOptions = _DEFAULTS)
     manifest = open_tokens(path, needs_counts=False).manifest
     _check_x_min(options.x_min, manifest["seq_len"])
     words = stop_words(options.stop_words)
-    question = {
+    identity = {
         **{name: manifest["options"][name] for name in ("sequences_digest", "counts_id", "max_count")},
         "stop_words": {"digest": artifacts.digest_json(words), "num_words": len(words)},
         "x_min": options.x_min,
     }
-    main, *others = sorted(table_files(ProfileTables, out), key=lambda file: file.stem != "profile")
-    result = Result(main, "profile", question, force=options.force, others=others)
-    if result.reused() is not None:
-        return read_profile(out)
+    question = Question("profile", ProfileTables, out, identity, options.force)
+    if (answer := question.reused()) is not None:
+        return answer
     timings = Timings()
     with timings.stage("profiling") as stage:
         mask = token_mask(load_slices_tokenizer(slices, manifest["tokenizer"]), words)
@@ -82,10 +81,10 @@ def profile_slices(slices: Path, out: Path, options: ProfileOptions = _DEFAULTS)
     facts = {
         **{name: manifest[name] for name in kept},
         "num_tokens": manifest["num_rows"],
-        "stop_words": {**question["stop_words"], "name": listed},
+        "stop_words": {**identity["stop_words"], "name": listed},
         "x_min": options.x_min,
     }
-    result.write_tables(tables, facts, timings)
+    question.write(tables, facts, timings)
     return tables
 
 

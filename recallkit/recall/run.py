@@ -19,7 +19,7 @@ from recallkit.recall.needles import LENGTHS, SAMPLES, NeedleRow, NoRoomError, l
 from recallkit.recall.tasks import GROUPS, NEEDLE_OPTIONS, NEEDLE_TASKS, OWN, TASKS, RecallRows, load_rows
 from recallkit.registry import look_up
 from recallkit.storage import artifacts
-from recallkit.storage.result import Result, folder_of, table_files, words_of
+from recallkit.storage.result import Question, Result, folder_of, words_of
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
@@ -104,17 +104,17 @@ class RecallPlan:
 
         models, variants = list(self.models), [variant(self.options, task) for task in self.rows]
         keys = [evaluated.key for evaluated in self.models.values()]
-        question = {"reference": keys[0], "models": keys, "tasks": variants}
-        folder = comparison_path(self.out, models, list(self.rows), self.options, question)
-        compared = Result(folder / "recall.parquet", "recall", question, beside=table_files(RecallTables, folder))
-        compared.check_replaceable()
+        identity = {"reference": keys[0], "models": keys, "tasks": variants}
+        folder = comparison_path(self.out, models, list(self.rows), self.options, identity)
+        question = Question("recall", RecallTables, folder, identity)
+        question.result.check_replaceable()
         make_missing(self.models, self.documents, self._evaluate)
         timings = Timings()
         for (model, task), documents in self.documents.items():
             timings.keep(f"{model}, {task}", documents.path.with_suffix(".json"), "evaluating")
         with timings.stage("comparing"):
             tables = compare_recall({asked: documents.path for asked, documents in self.documents.items()})
-        shown = {**question, "reference": models[0], "models": models}
+        shown = {**identity, "reference": models[0], "models": models}
         origins = {task: {"origin": rows.origin, "digest": rows.digest, "note": rows.note} for task, rows in self.rows.items()}
         contexts = {name: model.options.context for name, model in self.models.items() if model.options.context is not None}
         needles = {name: value for name, value in self.options.not_usual().items() if name in NEEDLE_OPTIONS}
@@ -122,7 +122,7 @@ class RecallPlan:
             needles["haystack"] = bare(str(self.options.data))
         facts = {**shown, **needles, "rows": origins, "contexts": contexts, "limit": self.options.limit}
         facts |= {"cut_tokens": self.options.kept_tokens} if _has_own_cut(self.options) else {}
-        compared.write_tables(tables, facts, timings)
+        question.write(tables, facts, timings)
         return tables, folder
 
     def _documents(self, evaluated: EvaluatedModel, task: str) -> list[dict[str, Any]]:

@@ -16,12 +16,12 @@ import re
 import shlex
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from recallkit.config import SCHEMA_VERSION, VERSION, home
 from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import given_files, schemas
-from recallkit.storage.manifests import Manifest, check_manifest
+from recallkit.storage.records import Manifest, check_kind, check_record
 from recallkit.storage.unfinished import MARK, NEW, PARTIAL, new_folder
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     import numpy as np
     import pyarrow as pa
+
+_Record = TypeVar("_Record", bound=Manifest)
 
 MANIFEST = "manifest.json"
 """The list of a folder's result."""
@@ -139,7 +141,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_list(path: Path) -> dict[str, Any]:
     """The list of a result. Raises UserError if it is damaged, or not as recallkit writes it."""
     facts = read_json(path)
-    check_manifest(facts, path, Manifest)  # of the others, those in the footers are read
+    check_record(facts, path, Manifest)  # of the others, those in the footers are read
     return facts
 
 
@@ -468,10 +470,15 @@ def write_parquet(
     return stamp
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+@overload
+def read_manifest(path: Path) -> dict[str, Any]: ...
+@overload
+def read_manifest(path: Path, record: type[_Record]) -> _Record: ...
+def read_manifest(path: Path, record: type = Manifest) -> Any:
     """The manifest of a Parquet table of ours, every byte of which is checked by its list.
 
-    Raises UserError if the file is missing, damaged, not ours, in no list, or of another schema version.
+    Raises UserError if the file is missing, damaged, not ours, in no list, of another schema
+    version, or of another kind than `record` describes.
     """
     given_files.check_file(path)
     if not path.exists():
@@ -483,7 +490,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
         if facts is None:
             raise UserError("a Parquet file without recallkit's manifest", where=path, remedy="make it with recallkit")
         check_schema_version(facts, path)
-        check_manifest(facts, path)
+        check_record(facts, path)
+        check_kind(facts, path, record)
         schemas.check_columns(path, facts.get("kind"))
     except FileNotFoundError as error:  # it was being replaced
         raise UserError("was replaced while it was read", where=path, remedy="run this again") from error

@@ -17,7 +17,7 @@ import contextlib
 import json
 import re
 from dataclasses import MISSING, dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from recallkit import events
 from recallkit.config import SCHEMA_VERSION, VERSION
@@ -25,6 +25,7 @@ from recallkit.errors import UserError
 from recallkit.storage import artifacts, schemas, unfinished
 from recallkit.storage.artifacts import MANIFEST, DamagedError
 from recallkit.storage.journal import Journal, PartsJournal, journal_folder, leftover
+from recallkit.storage.records import Manifest, kinds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
     from recallkit.storage.timings import Timings
 
-_T = TypeVar("_T")
+_Tables = TypeVar("_Tables")
+_Record = TypeVar("_Record", bound=Manifest)
 
 _LONGEST_NAME, _MOST_NAMED = 100, 3
 """Characters of a folder's name, and models in it."""
@@ -130,15 +132,15 @@ class Result:
     def journal(self, *, patient: bool = False) -> Journal:
         """The journal of the result's work while it is unfinished, part after part. One that is
         `patient` waits for another process."""
-        check = self._check_unclaimed
+        check = self.check_unclaimed
         return Journal(self.path, self.options, force=self.force, patient=patient, check=check)
 
     def parts(self, *, shared: bool = False, **more: Any) -> PartsJournal:
         """The same for parts that do not depend on each other; `more` determines their bytes, but not the result's numbers."""
         key = {**self.options, **more}
-        return PartsJournal(self.path, key, shared=shared, force=self.force, check=self._check_unclaimed)
+        return PartsJournal(self.path, key, shared=shared, force=self.force, check=self.check_unclaimed)
 
-    def _check_unclaimed(self) -> None:
+    def check_unclaimed(self) -> None:
         """Raises UserError if another process has made a result of other options since
         `finished`."""
         if not self.force and self.path.exists():
@@ -150,13 +152,6 @@ class Result:
         kind = {} if self.kind is None else {"kind": self.kind}
         return {"recallkit_version": VERSION, "schema_version": SCHEMA_VERSION, **kind, "options": self.options}
 
-    def write_tables(self, tables: Any, facts: Mapping[str, Any], timings: Timings) -> None:
-        """Writes each frame of a dataclass into the result's folder, stamped and with `facts`; see
-        `artifacts.write_frames`. Raises UserError as `writing` does."""
-        stamped = {**self.stamp(), **facts}
-        folder, took = self.path.parent, timings.to_json()
-        artifacts.write_frames(tables, folder, stamped, took, check=self._check_unclaimed)
-
     @contextlib.contextmanager
     def writing(self, manifest: Mapping[str, Any], timings: Timings) -> Iterator[Path]:
         """Yields an empty folder for the members; if the block succeeds, they replace the result, `manifest` and timings in their list.
@@ -165,28 +160,91 @@ class Result:
         of other options has come there since `finished`, as of a command that ran at the same time.
         """
         names = {path.name for path in (self.path, *self.others, *self.beside) if path.parent == self.path.parent}
-        with artifacts.writing_members(self.listing, names, self._check_unclaimed) as new:
+        with artifacts.writing_members(self.listing, names, self.check_unclaimed) as new:
             yield new
             artifacts.write_json(new / self.listing.name, {**manifest, artifacts.TIMINGS: timings.to_json()})
 
 
-def table_files(tables: type, folder: Path) -> list[Path]:
-    """All tables that `Result.write_tables` may write for a dataclass of frames."""
-    return [folder / f"{field.name}.parquet" for field in fields(tables)]
+@dataclass(frozen=True, slots=True)
+class Question(Generic[_Tables]):
+    """A question whose answer is tables in a folder: what decides them, where they are, whether they
+    are there.
+
+    `kind` is one of KINDS, and the name of the main table. `tables` is the dataclass of frames, each
+    written to NAME.parquet. `identity` is everything that decides their numbers; the answer to
+    another question is never replaced without `force`.
+    """
+
+    kind: str
+    tables: type[_Tables]
+    folder: Path
+    identity: Mapping[str, Any]
+    force: bool = False
+
+    @property
+    def result(self) -> Result:
+        """The tables as a result, finished or not."""
+        files = [self.folder / f"{field.name}.parquet" for field in fields(self.tables)]  # type: ignore[arg-type]
+        main = self.folder / f"{self.kind}.parquet"
+        return Result(main, self.kind, dict(self.identity), force=self.force, beside=files)
+
+    def check(self) -> dict[str, Any] | None:
+        """The manifest of a complete answer; None if there is none. Raises UserError where the folder
+        has another result, or one that is damaged."""
+        return self.result.finished()
+
+    def reused(self) -> _Tables | None:
+        """A complete answer, with a note that it is reused."""
+        return None if self.result.reused() is None else self.read()
+
+    def answered(self, inputs: str) -> _Tables | None:
+        """A complete answer made of these inputs (`artifacts.digest_inputs`); None if there is
+        none."""
+        manifest = self.check()
+        return self.read() if manifest is not None and manifest.get("inputs") == inputs else None
+
+    def read(self) -> _Tables:
+        """The tables. Raises UserError as `read_tables` does."""
+        return read_tables(self.tables, self.folder)
+
+    def write(self, tables: _Tables, facts: Mapping[str, Any], timings: Timings) -> None:
+        """Writes the tables, all together, with `facts` in their manifest. Raises UserError as
+        `Result.writing` does."""
+        result = self.result
+        manifest = {**result.stamp(), **facts}
+        artifacts.write_frames(tables, self.folder, manifest, timings.to_json(), result.check_unclaimed)
 
 
-def read_tables(tables: type[_T], folder: Path) -> _T:
+def read_tables(tables: type[_Tables], folder: Path) -> _Tables:
     """The frames of a dataclass such as MqarTables, each from `folder`/NAME.parquet.
 
-    A field with a default has a table only where the list names it. Raises UserError if one is missing or damaged, or if they were replaced
-    meanwhile: they are of one run.
+    A field with a default has a table only where the list names it. Raises UserError if one is
+    missing or damaged, or if they were replaced meanwhile: they are of one run.
     """
     with artifacts.unchanged(folder / MANIFEST):
         listed = artifacts.members(folder / MANIFEST)
-        names = [field.name for field in fields(tables) if field.default is MISSING or f"{field.name}.parquet" in listed]  # type: ignore[arg-type]
+        names = [
+            field.name
+            for field in fields(tables)  # type: ignore[arg-type]
+            if field.default is MISSING or f"{field.name}.parquet" in listed
+        ]
         for name in names:
             artifacts.read_manifest(folder / f"{name}.parquet")
-        return tables(**{name: schemas.read_frame(folder / f"{name}.parquet") for name in names})
+        frames = {name: schemas.read_frame(folder / f"{name}.parquet") for name in names}
+    return tables(**frames)
+
+
+def read_result(
+    record: type[_Record],
+    tables: type[_Tables],
+    folder: Path,
+) -> tuple[_Record, _Tables]:
+    """The manifest and the tables of an answer, of one run. Raises UserError as `read_tables` and
+    `artifacts.read_manifest` do."""
+    [kind] = kinds_of(record)
+    with artifacts.unchanged(folder / MANIFEST):
+        manifest = artifacts.read_manifest(folder / f"{kind}.parquet", record)
+        return manifest, read_tables(tables, folder)
 
 
 def folder_of(parent: Path, words: Iterable[str], question: Mapping[str, Any]) -> Path:

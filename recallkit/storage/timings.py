@@ -65,10 +65,17 @@ class Timings:
             self._stages[name] = known["stages"][stage]
 
     def to_json(self) -> dict[str, Any]:
-        """`seconds` of all stages together, `resumed` if they exclude work of an earlier run, `stages` by name; when it `ended`, where."""
-        seconds, resumed = (sum(stage.get(name, 0) for stage in self._stages.values()) for name in ("seconds", "resumed"))
-        ended = datetime.now().astimezone().isoformat(timespec="seconds")
-        return {"seconds": seconds, "resumed": bool(resumed), "stages": self._stages, "ended": ended, "device": self._device}
+        """`seconds` of all stages together, `resumed` if they exclude work of an earlier run,
+        `stages` by name; when it `ended`, on which `device`, and the `command` that was typed."""
+        stages = self._stages.values()
+        return {
+            "seconds": sum(stage.get("seconds", 0) for stage in stages),
+            "resumed": any(stage.get("resumed") for stage in stages),
+            "stages": self._stages,
+            "ended": datetime.now().astimezone().isoformat(timespec="seconds"),
+            "device": self._device,
+            "command": events.COMMAND.get(),
+        }
 
 
 def read_timings(path: Path, kind: str | None = None) -> dict[str, Any] | None:

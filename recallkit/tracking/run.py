@@ -17,7 +17,7 @@ from recallkit.scoring.run import note_prefixes
 from recallkit.slicing.labels import summarise_slices
 from recallkit.slicing.words import make_words, needed_columns
 from recallkit.storage import artifacts
-from recallkit.storage.result import Result, folder_of, table_files
+from recallkit.storage.result import Question, folder_of
 from recallkit.storage.timings import Timings
 from recallkit.tracking.steps import by_step, expand_all
 from recallkit.tracking.tables import Checkpoint, TrackTables, make_tables, measure, read_sums
@@ -81,16 +81,14 @@ class TrackedRun:
                 where=self.tokens.path,
                 remedy="slice more text, or slice with a larger --max-count",
             )
-        question = {
+        identity = {
             "reference": None if self.reference is None else self.reference.key,
             "sequences_digest": self.tokens.manifest["sequences_digest"],
             "causal": self.causal,
             "slice": [slice_.given for slice_ in self.followed],
         }
-        path, beside = self.out / "track.parquet", table_files(TrackTables, self.out)
-        self.result = Result(path, "track", question, force=self.force, beside=beside)
-        # That of another question is not replaced; one of the same question grows.
-        self.result.finished()
+        self.question = Question("track", TrackTables, self.out, identity, self.force)
+        self.question.check()  # another is not replaced; the answer to the same one grows
         self.tokens.check_known(self.followed, clean=False)
         if needed_columns(self.followed):
             make_words(self.slices)
@@ -138,7 +136,7 @@ class TrackedRun:
             "slices": self.tokens.facts,
             "run": self.folder,
         }
-        self.result.write_tables(tables, facts, timings)
+        self.question.write(tables, facts, timings)
         return tables
 
 

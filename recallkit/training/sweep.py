@@ -24,8 +24,8 @@ from recallkit.parallel import work
 from recallkit.parallel.job import Done
 from recallkit.storage import artifacts
 from recallkit.storage.given_files import check_regular
-from recallkit.storage.manifests import RunOutcome, check_manifest
-from recallkit.storage.result import Result, folder_of, table_files
+from recallkit.storage.records import RunOutcome, check_record
+from recallkit.storage.result import Question, folder_of
 from recallkit.storage.timings import Timings
 from recallkit.synthetic.tasks import NOT_ASKED, make_examples
 from recallkit.training.loop import BYTES_PER_ELEMENT, Recipe, Trainer, batches, made_model, measure
@@ -67,22 +67,16 @@ class Sweep:
     @property
     def folder(self) -> Path:
         """Of the tables: each sweep has its own."""
-        return folder_of(self.out / "sweeps", [self.preset], self._question())
+        return folder_of(self.out / "sweeps", [self.preset], self._identity())
 
-    def _question(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, Any]:
         """What determines the tables."""
         return {"preset": self.preset, "runs": [run.identity() for run in self.runs]}
 
     def train(self, *, workers: int = 1, force: bool = False) -> TradeoffTables:
         """Trains what is missing and writes the tables. Raises UserError for what a user can correct."""
-        folder = self.folder
-        result = Result(
-            folder / "tradeoff.parquet",
-            "tradeoff",
-            self._question(),
-            beside=table_files(TradeoffTables, folder),
-        )
-        result.check_replaceable()
+        question = Question("tradeoff", TradeoffTables, self.folder, self._identity())
+        question.result.check_replaceable()
         if force:
             paths = [self._file(run) for run in self.runs]
             artifacts.check_addable(self.out / "runs" / artifacts.MANIFEST, [path.name for path in paths], "a run")
@@ -109,7 +103,7 @@ class Sweep:
             events.note(f"all {len(self.runs)} runs are in {self.out / 'runs'}: reused (--force makes them again)")
         outcomes = [(run, self.outcome(run) or {}) for run in self.runs]
         tables, machines = make_tables(outcomes), sorted({str(outcome["machine"]) for _, outcome in outcomes})
-        result.write_tables(tables, {"task": self.task, "choices": dict(self.choices), "machines": machines}, timings)
+        question.write(tables, {"task": self.task, "choices": dict(self.choices), "machines": machines}, timings)
         return tables
 
     @property
@@ -182,7 +176,7 @@ class Sweep:
             if not path.exists():
                 return None
             outcome = artifacts.read_json(path)
-            check_manifest(outcome, path, RunOutcome)
+            check_record(outcome, path, RunOutcome)
             return outcome
         except UserError as error:
             problem = "damaged, or not the outcome of this run"

@@ -21,7 +21,7 @@ from recallkit.models import zoo
 from recallkit.models.devices import choose_device, describe_device, memory_errors
 from recallkit.options import TextOptions
 from recallkit.storage import artifacts, schemas
-from recallkit.storage.result import Result
+from recallkit.storage.result import Question
 from recallkit.storage.timings import Timings
 from recallkit.text.open_text import OpenText
 from recallkit.text.records import Position
@@ -78,7 +78,8 @@ def train_text(
         "seq_len": found.seq_len,
         "text": opened.identity(),
     }
-    result = Result(out / "training.parquet", "training", options, force=force)
+    question = Question("training", TrainingTables, out, options, force)
+    result = question.result
     finished, every = result.finished(), amount(asked.checkpoint_every)
     if finished and every not in (None, finished["asked"].get("checkpoint_every")):
         problem, remedy = "the run is finished, and was not asked for these", "leave it out, or train again with --force"
@@ -98,7 +99,7 @@ def train_text(
                     "tokens": run.tokens(run.num_steps),
                     "machine": describe_device(chosen),
                 }
-                result.write_tables(TrainingTables(schemas.frame_of("training/training", run.curve)), facts, timings)
+                question.write(TrainingTables(schemas.frame_of("training/training", run.curve)), facts, timings)
                 journal.finish()
     leave_processes()
     return TrainingTables(schemas.read_frame(result.path))

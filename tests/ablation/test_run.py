@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from recallkit import builtin, slicing
-from recallkit.ablation import Question, ablate, ablation_path
+from recallkit.ablation import AblationQuestion, ablate, ablation_path
 from recallkit.ablation.tables import PARTS, choose_sets
 from recallkit.ablation.view import look, which_recall
 from recallkit.attribution.tables import attribute_gap
@@ -100,7 +100,7 @@ def test_without_the_layer_that_recalls_nothing_is_retained_and_without_another_
 
 
 def test_a_model_of_the_same_layers_that_recalls_nothing_retains_nothing(slices, tmp_path):
-    tables = ablate(built(tmp_path / "forgetful", 0.0), slices, options=CPU, question=Question(mixers=["1"]))
+    tables = ablate(built(tmp_path / "forgetful", 0.0), slices, options=CPU, question=AblationQuestion(mixers=["1"]))
     assert which_recall(tables).startswith("forgetful shows no significant recall: its recall gain on AR hits is ")
     assert tables.mixers["retained"].to_list() == [None]
 
@@ -125,7 +125,7 @@ def test_the_tables_are_those_of_a_gap_with_the_model_as_the_reference(tables, r
 
 
 def test_by_the_mean_it_is_the_same_layer_and_means_are_made_once(tables, recaller, slices):
-    by_mean = ablate(recaller, slices, options=CPU, question=Question(mixers=["1", "2"], by="mean"))
+    by_mean = ablate(recaller, slices, options=CPU, question=AblationQuestion(mixers=["1", "2"], by="mean"))
     assert by_mean.mixers["mixers"].to_list() == ["1", "2"]
     assert by_mean.mixers["retained"].to_list() == pytest.approx([0, 1], abs=0.02)
     assert losses(by_mean, "ar_hit") != losses(tables, "ar_hit")
@@ -152,17 +152,17 @@ def test_finished_work_is_reused_and_none_is_the_model_itself(tables, recaller, 
 def test_the_head_that_recalls_is_found_by_halves_and_the_rest_is_left_whole(slices, tmp_path):
     """Head 2 of 4: h0-3, then h0-1 and h2-3, then h2 and h3; the other layers have no heads, and h0-1 is not divided."""
     model = built(tmp_path / "one head", 3.0, head=2)
-    tables = ablate(model, slices, options=CPU, question=Question(heads=True))
+    tables = ablate(model, slices, options=CPU, question=AblationQuestion(heads=True))
     retained = dict(tables.mixers.select("mixers", "retained").rows())
     wanted = {"1.h0-3": 0, "1.h2-3": 0, "1.h2": 0, "1.h3": 1, "1.h0-1": 1}
     assert retained == pytest.approx(wanted, abs=0.02)
     problem = "no heads of mamba can be replaced: the input of its last matrix is not divided into heads; leave out --heads"
     with pytest.raises(UserError, match=problem):
-        ablate(model, slices, options=CPU, question=Question(heads=True, mixers=["mamba"]))
-    for wrong in (Question(heads=True, by="mean"), Question(heads=True, budget=1)):
+        ablate(model, slices, options=CPU, question=AblationQuestion(heads=True, mixers=["mamba"]))
+    for wrong in (AblationQuestion(heads=True, by="mean"), AblationQuestion(heads=True, budget=1)):
         with pytest.raises(UsageError, match="heads are searched by halves, and can only be replaced by zero"):
             ablate(model, slices, options=CPU, question=wrong)
-    for wrong in (Question(heads=True, mixers=["1.h0"]), Question(budget=1, mixers=["1.h0", "2"])):
+    for wrong in (AblationQuestion(heads=True, mixers=["1.h0"]), AblationQuestion(budget=1, mixers=["1.h0", "2"])):
         with pytest.raises(UsageError, match="heads are named; name layers or kinds"):
             ablate(model, slices, options=CPU, question=wrong)
 
@@ -213,7 +213,7 @@ def zoo_slices(home, tmp_path_factory):
 
 
 def in_zoo(name, slices, **question):
-    return ablate(f"zoo:{name}", slices, None, CPU, Question(**question), cluster="sequence")
+    return ablate(f"zoo:{name}", slices, None, CPU, AblationQuestion(**question), cluster="sequence")
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_the_bytes_of_a_path_are_those_of_the_caches_that_are_left(zoo_slices):
     of_layer = 2 * config.d_model * int(length["state_ids"]) * 4
     assert tables.mixers["cache_bytes"].to_list() == [4 * of_layer, 3 * of_layer, 2 * of_layer]
     assert 0 < length["state_bytes"] - 4 * of_layer < 0.1 * of_layer
-    [said] = [look(ablation_path(zoo_slices, one_model("zoo:attention"), Question(budget=2))).answer]
+    [said] = [look(ablation_path(zoo_slices, one_model("zoo:attention"), AblationQuestion(budget=2))).answer]
     assert said.startswith("Layers 0 and 1 of 4 keep 1")
     assert "with 50 % of the cache and a loss of 0." in said
 
@@ -255,16 +255,16 @@ def test_the_bytes_of_a_path_are_those_of_the_caches_that_are_left(zoo_slices):
 def test_a_budget_ends_where_nothing_recalls_and_is_refused_where_all_fit(slices, recaller, tmp_path):
     forgetful = built(tmp_path / "forgetful", 0.0)
     mixers = ["each", "gated_short_conv"]
-    tables = ablate(forgetful, slices, options=CPU, question=Question(mixers=mixers, budget=1))
+    tables = ablate(forgetful, slices, options=CPU, question=AblationQuestion(mixers=mixers, budget=1))
     assert tables.mixers["layers"].str.count_matches("+", literal=True).to_list() == [2, 1]
     assert which_recall(tables).startswith("forgetful shows no significant recall")
-    tables = ablate(recaller, slices, options=CPU, question=Question(mixers=mixers, budget=1, by="mean"))
+    tables = ablate(recaller, slices, options=CPU, question=AblationQuestion(mixers=mixers, budget=1, by="mean"))
     assert tables.mixers["layers"].to_list()[::2] == ["0+1+2", "1"], "the layer that recalls"
     assert len(set(tables.mixers["cache_bytes"])) == 1, "the others have no cache"
     for question, problem in (
-        (Question(budget=1), "it has 1 mixer whose cache grows with the text, and a budget has to be smaller"),
-        (Question(budget=2, mixers=["1", "2", "1+2"]), "it has 2 mixers that --mixers names, and a budget"),
-        (Question(budget=9), "it has 1 mixer whose cache"),
+        (AblationQuestion(budget=1), "it has 1 mixer whose cache grows with the text, and a budget has to be smaller"),
+        (AblationQuestion(budget=2, mixers=["1", "2", "1+2"]), "it has 2 mixers that --mixers names, and a budget"),
+        (AblationQuestion(budget=9), "it has 1 mixer whose cache"),
     ):
         with pytest.raises(UsageError, match=problem):
             ablate(recaller, slices, options=CPU, question=question)

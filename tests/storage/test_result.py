@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from recallkit.errors import UserError
-from recallkit.storage import artifacts, manifests, schemas
-from recallkit.storage.result import MANIFEST, Result, folder_of, read_tables
+from recallkit.storage import artifacts, records, schemas
+from recallkit.storage.result import MANIFEST, Question, Result, folder_of, read_tables
 from recallkit.storage.timings import Timings
 
 TABLE = pa.table({"a": [1]})
@@ -22,7 +22,7 @@ TABLE = pa.table({"a": [1]})
 
 @pytest.fixture(autouse=True)
 def _kinds_without_fields(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifests, "KINDS", {})
+    monkeypatch.setattr(records, "KINDS", {})
     monkeypatch.setattr(schemas, "LAYOUTS", {})
 
 
@@ -122,19 +122,17 @@ def test_tables_of_several_frames_are_whole_together(tmp_path, monkeypatch):
         first: pl.DataFrame
         last: pl.DataFrame
 
-    monkeypatch.setattr(schemas, "LAYOUTS", {"own/first": {}, "own/last": {}})
+    monkeypatch.setattr(schemas, "LAYOUTS", {"last/first": {}, "last/last": {}})
     made = OwnTables(pl.DataFrame({"a": [1]}), pl.DataFrame({"a": [2]}))
-    result = Result(tmp_path / "last.parquet", "own", {"x": 1}, others=[tmp_path / "first.parquet"])
-    result.write_tables(made, {"x": 1}, Timings())
-    assert result.is_complete()
+    question = Question("last", OwnTables, tmp_path, {"x": 1})
+    question.write(made, {"x": 1}, Timings())
+    assert question.check() is not None
     read = read_tables(OwnTables, tmp_path)
     assert (read.first["a"].to_list(), read.last["a"].to_list()) == ([1], [2])
     beside = json.loads((tmp_path / MANIFEST).read_text())
-    assert {name: beside[name] for name in ("kind", "x", "options")} == {"kind": "own", "x": 1, "options": {"x": 1}}
-    (tmp_path / "other").mkdir()
-    dataclasses.replace(result, path=tmp_path / "other" / "last.parquet").write_tables(
-        OwnTables(made.last, made.first), {"x": 1}, Timings()
-    )
+    assert {name: beside[name] for name in ("kind", "x", "options")} == {"kind": "last", "x": 1, "options": {"x": 1}}
+    other = dataclasses.replace(question, folder=tmp_path / "other")
+    other.write(OwnTables(made.last, made.first), {"x": 1}, Timings())
     (tmp_path / "other" / "first.parquet").replace(tmp_path / "first.parquet")
     with pytest.raises(UserError, match="changed since it was written"):
         read_tables(OwnTables, tmp_path)
@@ -146,8 +144,8 @@ class _Tables:
 
 
 def _answer(folder: Path, question: dict) -> None:
-    result = Result(folder / "profile.parquet", "profile", question)
-    result.write_tables(_Tables(pl.DataFrame({"a": [1]})), {}, Timings())
+    tables = _Tables(pl.DataFrame({"a": [1]}))
+    Question("profile", _Tables, folder, question).write(tables, {}, Timings())
 
 
 def test_two_questions_of_one_name_have_a_folder_each_and_find_it_again(tmp_path):

@@ -1,7 +1,8 @@
-"""What manifests say: the fields of each kind of result, checked wherever a manifest is read.
+"""Records: what the manifest of each kind of result says, checked once, where it is read.
 
 A digest shows that a manifest was not damaged, not that this program wrote it: a folder may come
-from a stranger. Fields that are not declared here are kept as they are; nothing reads them.
+from a stranger. `artifacts.read_manifest(path, Gap)` returns a `Gap`, all of whose declared fields
+are there and of their types. Fields that are not declared are kept as they are; nothing reads them.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Timings(TypedDict):
     stages: dict[str, Stage]
     ended: NotRequired[str]
     device: NotRequired[str | None]
+    command: NotRequired[str | None]
 
 
 class Manifest(TypedDict):
@@ -265,7 +267,7 @@ class Samples(Manifest):
 
 
 class Scores(Manifest):
-    """A model's NLLs, or how far its predictions are from those of another."""
+    """A model's NLLs."""
 
     options: ScoreOptions
     model: str
@@ -286,6 +288,10 @@ class Scores(Manifest):
     state_ids: NotRequired[int | None]
     reading_max: NotRequired[float]
     reading_mean: NotRequired[float]
+
+
+class Divergence(Scores):
+    """How far a model's predictions are from those of another."""
 
 
 class Pair(TypedDict):
@@ -399,7 +405,7 @@ class Rows(TypedDict):
     note: str
 
 
-class RecallOptions(Pair):
+class RecallIdentity(Pair):
     """What determines a comparison of answers."""
 
     tasks: list[str]
@@ -408,7 +414,7 @@ class RecallOptions(Pair):
 class Recall(Manifest):
     """A comparison of models by their answers."""
 
-    options: RecallOptions
+    options: RecallIdentity
     reference: str
     models: list[str]
     tasks: list[str]
@@ -617,7 +623,7 @@ KINDS: Mapping[str, type] = {
     "words": Words,
     "samples": Samples,
     "scores": Scores,
-    "divergence": Scores,
+    "divergence": Divergence,
     "gap": Gap,
     "intervene": Intervene,
     "ablation": Ablation,
@@ -641,16 +647,33 @@ _MODELS: Mapping[type, Callable[[Mapping[str, Any]], Sequence[Any]]] = {
 }
 """The models that the fields of a manifest are of, or their number: the same of each."""
 
+COMMANDS = {"tokens": "slice", "sequences": "slice", "scores": "score", "recall": "eval-recall"}
+"""Kind -> the command that makes it, where that has another name."""
+
 # -------------------------------------------------------------------------------------------- check
 
 
-def check_manifest(facts: Mapping[str, Any], path: Path, layout: type | None = None) -> None:
-    """Raises UserError, naming a field, unless the manifest in `path` has those of its kind, or of
-    `layout`."""
+def kinds_of(record: type) -> list[str]:
+    """The kinds of results that a record describes."""
+    return [kind for kind, fields in KINDS.items() if fields is record]
+
+
+def check_record(facts: Mapping[str, Any], path: Path, record: type | None = None) -> None:
+    """Raises UserError, naming a field, unless the manifest in `path` has the fields of a record, by
+    default that of its kind."""
     kind = facts.get("kind")
-    fields = layout or KINDS.get(kind if isinstance(kind, str) else "", OtherResult)
+    fields = record or KINDS.get(kind if isinstance(kind, str) else "", OtherResult)
     for problem in chain(_problems(facts, fields, ""), _disagreements(facts, fields)):
         raise UserError(problem, where=path, remedy="make it again with --force")
+
+
+def check_kind(facts: Mapping[str, Any], path: Path, record: type) -> None:
+    """Raises UserError unless a manifest is of a kind that this record describes."""
+    kinds = kinds_of(record)
+    if kinds and facts.get("kind") not in kinds:
+        problem = f"a table of {facts.get('kind')}, not of {' or '.join(kinds)}"
+        command = COMMANDS.get(kinds[0], kinds[0])
+        raise UserError(problem, where=path, remedy=f"make one with `recallkit {command}`")
 
 
 def _disagreements(facts: Mapping[str, Any], fields: type) -> Iterator[str]:
