@@ -57,7 +57,7 @@ def _write_sections(formatter: Any, rows: Iterable[tuple[str, tuple[str, str]]])
 
 
 _FOLDERS = re.compile(r"(^|[=,])(?:~|\.{1,2})?/(?:[^=,/]*/)*(?=[^/])")
-"""Folders of this machine in a word: `/home/me/` of /home/me/mamba and of name=/home/me/mamba."""
+"""Folders of this machine in a word: `/models/` of /models/mamba and of name=/models/mamba."""
 
 
 class _Reading:

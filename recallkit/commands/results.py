@@ -237,10 +237,10 @@ def tokens(slices: File | None = None, models: Any = ()) -> "pl.LazyFrame":
     from recallkit import scoring
     from recallkit.measure.labelled import LabelledTokens, open_scores
     from recallkit.models.spec import one_model
-    from recallkit.storage import artifacts
+    from recallkit.storage import artifacts, records
 
     labels = _slices(slices) / "tokens.parquet"
-    known = LabelledTokens(labels, artifacts.read_manifest(labels))
+    known = LabelledTokens(labels, artifacts.read_manifest(labels, records.Tokens))
     listed = [models] if isinstance(models, str) else models
     chosen = models if isinstance(models, Mapping) else {one_model(model).key: model for model in listed}
     columns = [pl.scan_parquet(labels, glob=False)]

@@ -57,7 +57,7 @@ def make_changed_text(
     """
     identity = {
         "sequences_digest": tokens.manifest["sequences_digest"],
-        "counts_id": tokens.manifest["counts"]["id"],
+        "counts_id": tokens.counts["id"],
         "max_count": tokens.max_count,
         "slices": [slice_.given for slice_ in sampled_slices(options)],
         "samples": options.num_samples,
@@ -77,7 +77,7 @@ def make_changed_text(
 
 def _open_counts(tokens: LabelledTokens, path: Path | None) -> CountsTable:
     """The counts with which the text was labelled."""
-    known = tokens.manifest["counts"]
+    known = tokens.counts
     table = open_counts(path or Path(known["path"]))
     if table.is_of_repeated:
         raise UserError(

@@ -17,7 +17,7 @@ from recallkit.counting.table import REPEATED_ONLY
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import STANDARD, members
 from recallkit.slicing.words import needed_columns, words_options, words_path
-from recallkit.storage import db
+from recallkit.storage import db, records
 from recallkit.storage.artifacts import read_manifest
 
 if TYPE_CHECKING:
@@ -53,22 +53,22 @@ class LabelledTokens:
     """The labels of a set of sequences (`tokens.parquet`) and their manifest."""
 
     path: Path
-    manifest: dict[str, Any]
+    manifest: records.Tokens
 
     @property
     def num_rows(self) -> int:
         """Predicted tokens in the table."""
-        return int(self.manifest["num_rows"])
+        return self.manifest["num_rows"]
 
     @property
     def seq_len(self) -> int:
         """Predictions in a whole sequence: positions are 1..seq_len."""
-        return int(self.manifest["seq_len"])
+        return self.manifest["seq_len"]
 
     @property
     def max_count(self) -> int:
-        """Largest training count of an AR hit."""
-        return int(self.manifest["max_count"])
+        """Largest training count of an AR hit; 0 if it is not known."""
+        return self.manifest["max_count"] or 0
 
     @property
     def has_counts(self) -> bool:
@@ -76,18 +76,22 @@ class LabelledTokens:
         return self.manifest["counts"] is not None
 
     @property
-    def vocab_size(self) -> int | None:
-        """Size of the vocabulary that the ids are of, if it is known."""
-        return (self.manifest.get("tokenizer") or {}).get("vocab_size")
+    def counts(self) -> records.Counts:
+        """The training counts. Raises UserError if it was labelled without any."""
+        if self.manifest["counts"] is None:
+            raise no_counts(self.path, "it is unknown which tokens are AR hits")
+        return self.manifest["counts"]
+
+    @property
+    def vocab_size(self) -> int:
+        """Size of the vocabulary that the ids are of."""
+        return self.manifest["tokenizer"]["vocab_size"]
 
     @property
     def facts(self) -> dict[str, Any]:
         """What a result records of the labels that it is made of."""
-        kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer")
-        return {
-            **{name: self.manifest[name] for name in kept},
-            **{name: self.manifest.get(name) for name in ("threshold", "in_training", "unseen", "names")},
-        }
+        fields = records.Labels.__annotations__
+        return {name: value for name, value in self.manifest.items() if name in fields}
 
     def check_known(self, slices: Sequence[Slice], *, clean: bool) -> None:
         """Raises UserError if slices, or that the text be `clean`, need a column `in_training` or training counts that are not known."""
@@ -95,11 +99,12 @@ class LabelledTokens:
         if of_counts and not self.has_counts:
             raise no_counts(self.path, f"no token is known to be in {of_counts[0]}")
         unknown = [slice_.name for slice_ in slices if slice_.name in ("first_rare", "first_frequent")]
-        if unknown and (self.manifest["counts"] or {}).get(REPEATED_ONLY):
+        counts = self.manifest["counts"]
+        if unknown and counts is not None and counts.get(REPEATED_ONLY):
             problem = f"labelled with counts of repeated bigrams only, so it is unknown which tokens are in {unknown[0]}"
             raise UserError(problem, where=self.path, remedy="slice with a table that `recallkit count` made")
         is_needed = clean or any("in_training" in slice_.columns for slice_ in slices)
-        if is_needed and self.manifest.get("in_training") is None:
+        if is_needed and self.manifest["in_training"] is None:
             raise UserError(
                 "labelled with counts that have no hashes of n-grams, so it is unknown which tokens are in the training text",
                 where=self.path,
@@ -116,7 +121,7 @@ class LabelledTokens:
         path = words_path(self.path)
         if not path.exists():
             raise UserError("slices of words need this table", where=path, remedy="make it with `recallkit gap --slice NAME`")
-        manifest = read_manifest(path)
+        manifest = read_manifest(path, records.Words)
         if manifest["options"] != words_options(self.manifest) or manifest["num_rows"] != self.num_rows:
             remedy = "delete it: `recallkit gap --slice NAME` makes it again"
             raise UserError(f"words of other tokens than those in {self.path}", where=path, remedy=remedy)
@@ -139,14 +144,13 @@ def open_tokens(path: Path, *, needs_counts: bool = True) -> LabelledTokens:
 
     Raises UserError if it is not such a table, is empty, or was labelled without training counts where these are needed.
     """
-    manifest = read_manifest(path)
-    if manifest.get("kind") != "tokens":
-        raise UserError(f"a table of {manifest.get('kind')}, not of tokens", where=path, remedy="make one with `recallkit slice`")
-    if needs_counts and manifest["counts"] is None:
-        raise no_counts(path, "it is unknown which tokens are AR hits")
-    if not manifest["num_rows"]:
+    manifest = read_manifest(path, records.Tokens)
+    tokens = LabelledTokens(path, manifest)
+    if needs_counts:
+        _ = tokens.counts
+    if not tokens.num_rows:
         raise UserError("contains no tokens", where=path, remedy="slice a source with longer text")
-    return LabelledTokens(path, manifest)
+    return tokens
 
 
 def no_counts(path: Path, consequence: str) -> UserError:
@@ -160,14 +164,14 @@ def open_scores(path: Path, tokens: LabelledTokens, column: str = "nll") -> Scor
 
     If it is not, raises UserError with the file and how to make it again.
     """
-    manifest, kind = read_manifest(path), "scores" if column == "nll" else "divergence"
-    if manifest.get("kind") != kind:
-        raise UserError(f"a table of {manifest.get('kind')}, not of {kind}", where=path, remedy="make one with `recallkit score`")
-    model = str(manifest["model"])
+    record = records.Scores if column == "nll" else records.Divergence
+    manifest = read_manifest(path, record)
+    model = manifest["model"]
     if manifest["sequences_digest"] != tokens.manifest["sequences_digest"]:
-        remedy = f"score them again with `recallkit score {manifest.get('source', model)} --slices {tokens.path.parent} --force`"
-        raise UserError(f"scores of other sequences than those of {tokens.path}", where=path, remedy=remedy)
-    return Scores(path, model, column, manifest.get("read_exactly") or 0)
+        again = f"recallkit score {manifest['source']} --slices {tokens.path.parent} --force"
+        problem = f"scores of other sequences than those of {tokens.path}"
+        raise UserError(problem, where=path, remedy=f"score them again with `{again}`")
+    return Scores(path, model, column, manifest["read_exactly"] or 0)
 
 
 # -------------------------------------------------------------------------------------------------------------------- rows

@@ -647,7 +647,7 @@ _MODELS: Mapping[type, Callable[[Mapping[str, Any]], Sequence[Any]]] = {
 }
 """The models that the fields of a manifest are of, or their number: the same of each."""
 
-COMMANDS = {"tokens": "slice", "sequences": "slice", "scores": "score", "recall": "eval-recall"}
+COMMANDS = {"tokens": "slice", "sequences": "slice", "scores": "score", "divergence": "score", "recall": "eval-recall"}
 """Kind -> the command that makes it, where that has another name."""
 
 # -------------------------------------------------------------------------------------------- check
