@@ -67,7 +67,7 @@ FIRST = (
 
 CI = (
     *("benchmarks", "examples", "faults", "fuzz", "parallel", "security", "verification"),
-    *("commands/test_log_json.py", "counting/test_unseen.py", "doctor/test_doctor.py"),
+    *("commands/test_log_json.py", "counting/test_unseen.py", "doctor/test_facts.py"),
     *("display/test_figure_files.py", "display/test_notebook.py", "intervening/test_view.py"),
     *("models/test_ablation.py", "models/test_adapters.py", "models/test_every_family.py"),
     *("models/test_families.py", "models/test_fla.py", "models/test_gguf.py"),

@@ -1,6 +1,5 @@
 """What there is, `models`, `sources` and `tasks`; and this machine, `doctor`."""
 
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +10,7 @@ from recallkit.errors import UsageError
 from recallkit.options import MODEL_SYNTAX, AnyModels
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from recallkit.doctor.checks import Check
+    pass
 
 
 Rows = list[tuple[str, str]]
@@ -94,14 +91,8 @@ def tasks(_: Options) -> Outcome[Rows]:
 
 
 @command("doctor", Options, examples=("recallkit doctor", "recallkit doctor --json"))
-def doctor(_: Options) -> Outcome["Sequence[Check]"]:
-    """Check this installation and machine: versions, devices, memory, disks, kernels, tokenizers, the hub; also for bug reports."""
-    from recallkit.doctor.examine import doctor_json, examine, failure_line, print_doctor
+def doctor(_: Options) -> Outcome[Rows]:
+    """Print what a bug report needs: versions, devices, memory, folders and caches, settings; without secrets."""
+    from recallkit.doctor.facts import describe_installation
 
-    checks = examine()
-    return Outcome(
-        value=lambda: checks,
-        show=lambda full: print_doctor(checks),
-        json=lambda: doctor_json(checks),
-        failure=failure_line(checks),
-    )
+    return _listed("What a bug report needs.", describe_installation())

@@ -1,1 +1,1 @@
-"""`doctor`: whether recallkit can work here, and what an installation takes."""
+"""`doctor`: what a bug report needs."""

@@ -172,7 +172,7 @@ def describe_machine(device: torch.device, dtype: torch.dtype) -> dict[str, Any]
     """Device, precision and versions."""
     import torch
 
-    from recallkit.doctor.installation import installed
+    from recallkit.doctor.facts import installed
     from recallkit.models.devices import describe_device
 
     versions = {"torch": torch.__version__, "triton": installed("triton")}
