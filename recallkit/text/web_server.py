@@ -1,7 +1,7 @@
 """A file of a web server (http, https): its size, tag and date, and its bytes, checked, in bounded memory and time.
 
-Every answer must be of the same file: of one size, tag and date. A server that is silent, or drips, is left after a minute;
-what breaks off is asked for again from there. Redirections are followed on the same host alone.
+Every answer must be of the same file: of one size, tag and date. A server that is silent, or drips, is left after a
+minute; what breaks off is requested again. Redirections are followed on the same host alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import string
 import time
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from recallkit import config, events
@@ -24,7 +24,10 @@ from recallkit.text.connection import TRANSIENT, Tries, opener, reason
 from recallkit.text.encoding import call_within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Iterator
+    from http.client import HTTPResponse
+
+Answer = TypeVar("Answer")
 
 SECONDS = 60.0
 """How long an answer may take to begin, and after that each piece of it."""
@@ -47,40 +50,39 @@ class WebError(OSError):
     """What a server answers is not the file: another try is of no use."""
 
 
-class NoRangesError(WebError):
-    """A server answers the request for a part with the whole file, `body`."""
+class NoPartsError(WebError):
+    """A server answers the request for a part with the whole file."""
 
-    def __init__(self, body: Body) -> None:
-        super().__init__("the server gives no parts of a file")
-        self.body = body
+
+class _PassingError(OSError):
+    """A failure that may pass, at the earliest after so many seconds."""
+
+    def __init__(self, problem: str, seconds: float = 0.0) -> None:
+        super().__init__(problem)
+        self.seconds = seconds
 
 
 class Facts(NamedTuple):
-    """A file as a server describes it: bytes, tag and date of its content; None or empty where these are not stated."""
+    """A file as a server describes it: bytes, tag and date of its content, empty where these are not stated."""
 
-    size: int | None
+    size: int
     tag: str = ""
     modified: str = ""
 
     def differs(self, other: Facts) -> bool:
         """Whether two answers cannot be of the same content."""
-        if None not in (self.size, other.size) and self.size != other.size:
+        if self.size != other.size:
             return True
         if self.tag and other.tag:
             return self.tag != other.tag
         return bool(self.modified and other.modified) and self.modified != other.modified
 
 
-class Body(NamedTuple):
-    """The body of an answer, of a file of `size` bytes: `read` gives so many, fewer at its end alone."""
-
-    size: int | None
-    read: Callable[[int], bytes]
-    close: Callable[[], None]
-
-
 class WebFile:
-    """The file at a URL, which may contain a user and a password. Raises UserError for what is no URL."""
+    """The file at a URL, which may contain a user and a password. Raises UserError for what is no URL.
+
+    Methods raise OSError or UserError for what cannot be read, and for an answer that is of another file.
+    """
 
     def __init__(self, url: str) -> None:
         self.where = redacted(url)
@@ -94,169 +96,183 @@ class WebFile:
         if not (self.host.isascii() and url.isprintable()):
             raise self._refusal("not a URL", "give https://HOST/PATH")
         self.url = _quoted(address)
-        self._headers = {"Accept-Encoding": "identity", "User-Agent": f"recallkit/{config.VERSION}"}
+        self._headers = {
+            "Accept-Encoding": "identity",
+            "User-Agent": f"recallkit/{config.VERSION}",
+        }
         if user:
             name, _, password = user.partition(":")
             key = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
             self._headers["Authorization"] = f"Basic {key}"
         self._opener = opener()
 
-    def _refusal(self, problem: str, remedy: str) -> UserError:
-        return UserError(problem, where=self.where, remedy=remedy)
-
     def facts(self) -> Facts:
-        """How the server describes the file now. Raises OSError or UserError for what cannot be read."""
-        found = Facts(None)
-        with contextlib.suppress(WebError), self._asked("HEAD") as answer:  # signed URLs are often for GET alone
-            found = self._facts_of(answer)
-            if answer.chunked:
-                return found
-        if found.size:
-            return found
+        """How the server describes the file now."""
+        facts = None
+        # URLs that are signed are often for GET alone.
+        with contextlib.suppress(WebError):
+            facts = self._tried(functools.partial(self._facts, "HEAD"))
+        if facts is not None and facts.size:
+            return facts
         try:
-            with self._asked("GET", 0, 1) as answer:
-                return self._facts_of(answer, 0, 1)
-        except WebError:
-            if found.size is None:
+            facts = self._tried(functools.partial(self._facts, "GET", range(1))) or facts
+        except WebError:  # no byte of an empty file can be requested
+            if facts is None:
                 raise
-            return found
+        if facts is None:
+            raise self._refusal("the server does not say how long it is", DOWNLOAD)
+        return facts
 
-    def pieces(
+    def part(self, known: Facts, part: range) -> bytes:
+        """Some bytes of the file that `known` describes. Raises NoPartsError if there are no parts."""
+
+        def read() -> bytes:
+            with self._answer("GET", part, known) as answer:
+                if answer.status == 200:
+                    raise NoPartsError("the server gives no parts of a file")
+                return b"".join(self._pieces(answer, len(part)))
+
+        return self._tried(read)
+
+    def copy(self, known: Facts, target: Any) -> None:
+        """Writes the file that `known` describes, all in one answer, to an opened file."""
+
+        def write() -> None:
+            target.seek(0)
+            with self._answer("GET", None, known) as answer:
+                for piece in self._pieces(answer, known.size):
+                    target.write(piece)
+
+        self._tried(write)
+
+    def beginning(self, most: int) -> bytes:
+        """All of the file, or so many bytes of it, whatever its size is."""
+
+        def read() -> bytes:
+            with self._answer("GET") as answer:
+                content = b""
+                while len(content) < most and (piece := self._within(answer.read, PIECE)):
+                    content += piece
+                return content[:most]
+
+        return self._tried(read)
+
+    # ------------------------------------------------------------------------------------ one try
+
+    def _tried(self, exchange: Callable[[], Answer]) -> Answer:
+        """The value of an exchange with the server, after several tries where a failure may pass."""
+        tries = Tries(self.where)
+        while True:
+            try:
+                return exchange()
+            except _PassingError as error:
+                if not tries.wait(str(error), seconds=error.seconds):
+                    raise ConnectionError(f"{error}, after {tries.number} tries") from error
+
+    def _facts(self, method: str, part: range | None = None) -> Facts | None:
+        with self._answer(method, part) as answer:
+            return self._facts_of(answer, part)
+
+    @contextlib.contextmanager
+    def _answer(
         self,
-        known: Facts,
-        start: int = 0,
-        stop: int | None = None,
-        body: Body | None = None,
-    ) -> Generator[bytes]:
-        """The bytes from `start` to `stop`, by default to the end, of the file of which `known` is known.
-
-        `body` is an answer that begins at `start`. Raises NoRangesError if there are no parts, OSError for another file, for more or
-        fewer bytes than promised, and for a server that is silent.
-        """
-        done, tries, problem = start, Tries(self.where), ""
-        end = stop if known.size is None else min(known.size, stop or known.size)
-        while end is None or done < end:
-            begun = done
-            try:
-                body = body or self._body(known, done, stop)
-            except NoRangesError as error:
-                if done == start:
-                    raise
-                error.body.close()
-                raise WebError(f"{problem}, and the server gives no parts of it") from None
-            end = body.size if end is None else end
-            try:
-                for piece in _read(body, done, end, is_rest=stop is None):
-                    done += len(piece)
-                    yield piece
-                return
-            except (WebError, TimeoutError):
-                raise
-            except (OSError, http.client.HTTPException) as error:
-                problem = f"it breaks off after {done:,} bytes ({reason(error)})"
-            finally:
-                body.close()
-                body = None
-            if done - begun >= PIECE:
-                tries = Tries(self.where)
-            if not tries.wait(problem):
-                raise WebError(problem)
-
-    def _body(self, known: Facts, start: int, stop: int | None) -> Body:
-        answer = self._ask("GET", start, stop, known)
-        is_part, is_left = bool(start) or stop is not None, False
-
-        def read(size: int) -> bytes:
-            nonlocal is_left
-            try:
-                content: bytes = self._within(functools.partial(answer.read, size))
-            except (TimeoutError, KeyboardInterrupt):
-                is_left = True  # to the thread that reads: closing would wait for it
-                raise
-            return content
-
-        def close() -> None:
-            if not is_left:
-                answer.close()
-
+        method: str,
+        part: range | None = None,
+        known: Facts | None = None,
+    ) -> Iterator[HTTPResponse]:
+        """An answer of a status below 300, of the `known` file, which is closed afterwards."""
+        answer = self._open(method, part, known)
         try:
-            found = self._checked(answer, known, start, stop)
+            facts = self._facts_of(answer, part)
+            if known is not None and facts is not None and known.differs(facts):
+                raise WebError("it changed while it was read: its size, tag or date is another")
+            yield answer
+        except (TimeoutError, KeyboardInterrupt):
+            raise  # the answer is left to the thread that reads it: closing would wait for that
         except BaseException:
             answer.close()
             raise
-        body = Body(found.size, read, close)
-        if is_part and answer.status == 200:
-            raise NoRangesError(body)
-        return body
+        answer.close()
 
-    def _checked(self, answer: http.client.HTTPResponse, known: Facts, start: int, stop: int | None) -> Facts:
-        """What an answer says, which is of the known file."""
-        found = self._facts_of(answer, start, stop)
-        if known.differs(found):
-            raise WebError("it changed while it was read: its size, tag or date is another")
-        if found.size is None and not answer.chunked:
-            raise self._refusal("the server does not say how long it is", DOWNLOAD)
-        if answer.status == 206 and not start and stop is None:
-            raise WebError("the server answers with a part of it, but all was requested")
-        return found
+    def _pieces(self, answer: HTTPResponse, size: int) -> Iterator[bytes]:
+        """The body of an answer, which is to have so many bytes."""
+        done = 0
+        while done < size:
+            try:
+                piece: bytes = self._within(answer.read, min(PIECE, size - done))
+            except TimeoutError:
+                raise
+            except (OSError, http.client.HTTPException) as error:
+                problem = f"it breaks off after {done:,} bytes ({reason(error)})"
+                raise _PassingError(problem) from error
+            if not piece:
+                raise _PassingError(f"it breaks off after {done:,} of {size:,} bytes")
+            done += len(piece)
+            yield piece
+        if self._within(answer.read, 1):
+            raise WebError(f"it has more than the {size:,} bytes that were promised")
 
-    def _facts_of(self, answer: http.client.HTTPResponse, start: int = 0, stop: int | None = None) -> Facts:
-        """What an answer to the request for all, or for these bytes, says. Raises WebError if it is no such answer."""
+    def _facts_of(self, answer: HTTPResponse, part: range | None) -> Facts | None:
+        """What an answer to the request for a part, or for all, says; None of one without a size.
+
+        Raises WebError if it is no such answer.
+        """
         headers = answer.headers
         coding = headers.get("Content-Encoding", "identity").lower().removeprefix("x-")
         path = urlsplit(self.url).path.lower()
-        if coding not in ("", "identity", next((name for ending, name in _CODINGS.items() if path.endswith(ending)), "")):
-            raise self._refusal(f"the server compresses it ({coding}), which was not requested", DOWNLOAD)
+        own = next((name for ending, name in _CODINGS.items() if path.endswith(ending)), "")
+        if coding not in ("", "identity", own):
+            problem = f"the server compresses it ({coding}), which was not requested"
+            raise self._refusal(problem, DOWNLOAD)
         tag, modified = headers.get("ETag", ""), headers.get("Last-Modified", "")
         length = _number(headers.get("Content-Length"))
         if answer.status == 200:
-            return Facts(None if answer.chunked else length, tag, modified)
-        matched = _RANGE.fullmatch(headers.get("Content-Range", "")) if answer.status == 206 else None
-        if matched is None:
-            raise WebError(f"it answers {answer.status}, without the file or a known part of it")
+            is_known = length is not None and not answer.chunked
+            return Facts(length, tag, modified) if is_known else None
+        written = headers.get("Content-Range", "") if answer.status == 206 else ""
+        if (matched := _RANGE.fullmatch(written)) is None:
+            problem = f"it answers {answer.status}, without the file or a known part of it"
+            raise WebError(problem)
         first, last, size = map(int, matched.groups())
-        if (first, last + 1) != (start, size if stop is None else min(stop, size)) or length not in (None, last + 1 - first):
+        if part is None:
+            raise WebError("the server answers with a part of it, but all was requested")
+        stop = min(part.stop, size)
+        is_right = (first, last + 1) == (part.start, stop)
+        if not is_right or length not in (None, stop - part.start):
             raise WebError("the server answers with another part of it than was requested")
         return Facts(size, tag, modified)
 
-    def _asked(self, method: str, start: int = 0, stop: int | None = None) -> Any:
-        return contextlib.closing(self._ask(method, start, stop))
-
-    def _ask(self, method: str, start: int, stop: int | None, known: Facts | None = None) -> http.client.HTTPResponse:
-        """The answer, of a status below 300, to the request for these bytes; after several tries where a failure may pass."""
+    def _open(self, method: str, part: range | None, known: Facts | None) -> HTTPResponse:
+        """The answer to one request, and to those that redirections on this host lead to."""
         headers = dict(self._headers)
-        if start or stop is not None:
-            headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
+        if part is not None:
+            headers["Range"] = f"bytes={part.start}-{part.stop - 1}"
             if known is not None and known.tag.startswith('"'):
                 headers["If-Range"] = known.tag
-        address, tries, num_redirections = self.url, Tries(self.where), 0
-        while True:
-            request, seconds = urllib.request.Request(address, headers=headers, method=method), 0.0  # noqa: S310
+        address = self.url
+        for _ in range(_MOST_REDIRECTIONS + 1):
+            request = urllib.request.Request(address, headers=headers, method=method)  # noqa: S310
             try:
-                answer: http.client.HTTPResponse = self._within(functools.partial(self._opener.open, request, timeout=2 * SECONDS))
+                open_ = functools.partial(self._opener.open, timeout=2 * SECONDS)
+                answer: HTTPResponse = self._within(open_, request)
                 return answer
             except urllib.error.HTTPError as error:
                 error.close()
                 location = error.headers.get("Location") if 300 <= error.code < 400 else None
-                if location:
-                    address = self._redirected(address, location)
-                    num_redirections += 1
-                    if num_redirections > _MOST_REDIRECTIONS:
-                        raise WebError(f"it redirects more than {_MOST_REDIRECTIONS} times") from None
-                    continue
-                if error.code not in TRANSIENT:
-                    _refuse(error.code)
-                problem = _problem(error.code)
-                seconds = min(_LONGEST_WAIT, _number(error.headers.get("Retry-After")) or 0.0)
-            except (WebError, TimeoutError):
+                if not location:
+                    raise _failure(error) from None
+                address = self._redirected(address, location)
+            except TimeoutError:
                 raise
             except (OSError, http.client.HTTPException, ValueError) as error:
-                problem = f"it cannot be reached ({reason(error)})"
-            if not tries.wait(problem, seconds=seconds):
-                raise ConnectionError(f"{problem}, after {tries.number} tries")
+                raise _PassingError(f"it cannot be reached ({reason(error)})") from error
+        raise WebError(f"it redirects more than {_MOST_REDIRECTIONS} times")
 
     def _redirected(self, address: str, location: str) -> str:
-        """The address that another leads to, on the same host and as safe. Raises UserError for any other."""
+        """The address that another leads to, on the same host and as safe.
+
+        Raises UserError for any other.
+        """
         here = _door(address)
         try:
             written = location.encode("latin-1")  # as http.client reads the bytes of headers
@@ -267,16 +283,20 @@ class WebFile:
         is_safer = here[1] == there[1] and (here[0], there[0]) == ("http", "https")
         if there != here and not is_safer:
             problem = f"it redirects to another host ({there[0]}://{there[1]})"
-            remedy = "give the URL that it leads to, hf://datasets/... for files of the hub, or download it"
+            remedy = (
+                "give the URL that it leads to, hf://datasets/... for files of the hub, or download it"
+            )
             raise self._refusal(problem, remedy)
         return target
 
-    def _within(self, call: Callable[[], Any]) -> Any:
+    def _within(self, call: Callable[[Any], Any], argument: Any) -> Any:
         """The value of a call that waits for the server. Raises TimeoutError if it takes too long."""
+        waiting = functools.partial(call, argument)
         try:
-            return call_within(SECONDS, call, computes=False, on_wait=self._note_waiting)
+            return call_within(SECONDS, waiting, computes=False, on_wait=self._note_waiting)
         except TimeoutError as error:
-            raise TimeoutError(f"the server is silent, or too slow: nothing complete within {SECONDS:g} s") from error
+            problem = f"the server is silent, or too slow: nothing complete within {SECONDS:g} s"
+            raise TimeoutError(problem) from error
 
     def _note_waiting(self) -> None:
         now = time.monotonic()
@@ -284,19 +304,17 @@ class WebFile:
             _noted[self.host] = now
             events.note(f"{self.where}: waiting for {self.host}, up to {SECONDS:g} s")
 
+    def _refusal(self, problem: str, remedy: str) -> UserError:
+        return UserError(problem, where=self.where, remedy=remedy)
 
-def _read(body: Body, done: int, end: int | None, *, is_rest: bool) -> Generator[bytes]:
-    """The bytes from `done` to `end`, by default to the end of the body. Raises OSError for fewer, or after the rest for more."""
-    while end is None or done < end:
-        piece = body.read(PIECE if end is None else min(PIECE, end - done))
-        if not piece and end is not None:
-            raise OSError(f"{end:,} were promised")
-        if not piece:
-            return
-        done += len(piece)
-        if is_rest and done == end and body.read(1):
-            raise WebError(f"it has more than the {end:,} bytes that were promised")
-        yield piece
+
+def _failure(error: urllib.error.HTTPError) -> OSError:
+    """The error of a status that is none of success."""
+    problem = f"it answers {error.code} ({http.client.responses.get(error.code, 'no known status')})"
+    if error.code in TRANSIENT:
+        seconds = _number(error.headers.get("Retry-After")) or 0.0
+        return _PassingError(problem, min(_LONGEST_WAIT, seconds))
+    return FileNotFoundError(problem) if error.code in (404, 410) else WebError(problem)
 
 
 def _door(address: str) -> tuple[str, str | None, int | None]:
@@ -313,13 +331,3 @@ def _quoted(address: str | bytes) -> str:
 def _number(text: str | None) -> int | None:
     """The number from 0 on that a header states."""
     return int(text) if text and len(text) < 19 and text.isascii() and text.isdigit() else None
-
-
-def _problem(status: int) -> str:
-    return f"it answers {status} ({http.client.responses.get(status, 'no known status')})"
-
-
-def _refuse(status: int) -> NoReturn:
-    if status in (404, 410):
-        raise FileNotFoundError(_problem(status))
-    raise WebError(_problem(status))

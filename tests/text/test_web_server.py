@@ -39,9 +39,8 @@ def impatient(monkeypatch, tmp_path):
     monkeypatch.setattr(connection, "SECONDS_TO_CONNECT", 0.5)
     monkeypatch.setenv("RECALLKIT_HOME", str(tmp_path / "home"))
     yield waited
-    for copy in web_files._copies.values():
-        copy.close()
-    web_files._copies.clear()
+    while web_files._copies:
+        web_files._copies.popitem()[1].close()
 
 
 def read(url: str) -> list[str]:
@@ -96,15 +95,6 @@ def no_head(request: Request) -> None:
 
 def no_length_of_head(request: Request) -> None:
     request.head(200, TAG) if request.method == "HEAD" else request.part(LINES, TAG)
-
-
-def chunked(request: Request) -> None:
-    request.head(200, TAG, "Transfer-Encoding: chunked")
-    if request.method == "GET":
-        for start in range(0, len(LINES), 5000):
-            piece = LINES[start : start + 5000]
-            request.send(b"%x\r\n%b\r\n" % (len(piece), piece))
-        request.send(b"0\r\n\r\n")
 
 
 def once_500(request: Request) -> None:
@@ -167,7 +157,6 @@ DECENT = [
     weakly,
     no_head,
     no_length_of_head,
-    chunked,
     once_500,
     once_429,
     once_closed,
@@ -184,10 +173,11 @@ DECENT = [
 def test_a_server_is_read_once(mode, impatient):
     with serving(mode) as server:
         assert read(f"{server.url}/a/data.jsonl") == TEXTS
-        num = len(bodies(server.asked))
-        samples = 16 * 2 * (1 << 16) if mode is bare else 0
-        assert server.sent < len(LINES) + samples + 100_000
-        assert num <= {breaks_off: 10, bare: 33, same_host: 2, same_host_in_utf8: 2, once_500: 1}.get(mode, 1)
+        times = {breaks_off: 3, plain: 2, more_after_the_length: 2, slow_but_steady: 2}.get(mode, 1)
+        samples = 32 if mode is bare else 0
+        redirections = int(mode in (same_host, same_host_in_utf8))
+        assert server.sent < times * len(LINES) + samples * (1 << 16) + 100_000
+        assert len(bodies(server.asked)) <= times + samples + redirections
         assert impatient[:1] == ([7] if mode is once_429 else [1] if mode in (once_500, once_closed, breaks_off) else [])
 
 
@@ -262,26 +252,20 @@ def chunks_without_end(request):
         request.send(b"10000\r\n" + b"x" * 65536 + b"\r\n")
 
 
-def broken_chunks(request):
-    request.head(200, TAG, "Transfer-Encoding: chunked")
-    if request.method == "GET":
-        request.send(b"5000\r\n" + LINES[:1000] + b"\r\nzzz\r\n")
+def in_chunks(*chunks: bytes, without_end: bytes = b""):
+    """A decent description, a part in these chunks."""
 
+    def mode(request):
+        if not request.wanted or request.wanted == (0, 1):
+            tagged(request)
+            return
+        request.head(206, TAG, f"Content-Range: bytes 0-{len(LINES) - 1}/{len(LINES)}", "Transfer-Encoding: chunked")
+        for chunk in chunks:
+            request.send(chunk)
+        while without_end:
+            request.send(without_end)
 
-def negative_chunk(request):
-    request.head(200, TAG, "Transfer-Encoding: chunked")
-    if request.method == "GET":
-        request.send(b"-1\r\n")
-        while True:
-            request.send(b"x" * 65536)
-
-
-def more_chunks_than_promised(request):
-    if request.method == "HEAD" or request.wanted:
-        tagged(request)
-    else:
-        request.head(200, TAG, "Transfer-Encoding: chunked")
-        request.send(b"%x\r\n%b\r\n5\r\n{  }\n\r\n0\r\n\r\n" % (len(LINES), LINES))
+    return mode
 
 
 def ends_early(request):
@@ -294,7 +278,9 @@ def without_length(request):
 
 
 def part_unasked(request):
-    request.answer(206, TAG, f"Content-Range: bytes 0-{len(LINES) - 1}/{len(LINES)}", body=LINES)
+    """All of it is requested after a request for a part, which was answered with all."""
+    lines = [] if request.wanted else [f"Content-Range: bytes 0-{len(LINES) - 1}/{len(LINES)}"]
+    request.answer(206 if lines else 200, TAG, *lines, body=LINES)
 
 
 def other_size(request):
@@ -339,12 +325,15 @@ HOSTILE = {
     "many headers": (many_headers, "cannot be reached.*more than 100 headers"),
     "no answer": (no_bytes, "cannot be reached"),
     "no HTTP": (no_http, "cannot be reached"),
-    "10 TB": (terabytes_of_one_line, "longer than any document|more than 50,000,000 bytes"),
-    "chunks without end": (chunks_without_end, "longer than any document|more than 50,000,000 bytes"),
-    "broken chunks": (broken_chunks, "breaks off after"),
-    "negative chunk": (negative_chunk, "breaks off after 0 bytes .a chunk of negative size"),
-    "more chunks than promised": (more_chunks_than_promised, "tag or date is another|more than the [0-9,]+ bytes"),
-    "fewer bytes": (ends_early, "breaks off after 622,346 bytes .623,346 were promised., and the server gives no parts of it"),
+    "10 TB": (terabytes_of_one_line, "it has 10,000,000,000,000 bytes, but .* has [0-9,]+ free; make room"),
+    "chunks without end": (chunks_without_end, "does not say how long it is; download it"),
+    "broken chunks": (in_chunks(b"5000\r\n", LINES[:1000], b"\r\nzzz\r\n"), "breaks off after"),
+    "negative chunk": (in_chunks(b"-1\r\n", without_end=b"x" * 65536), "breaks off after 0 bytes .a chunk of negative size"),
+    "more chunks than promised": (
+        in_chunks(b"%x\r\n" % len(LINES), LINES, b"\r\n5\r\n{  }\n\r\n0\r\n\r\n"),
+        "more than the 623,346 bytes",
+    ),
+    "fewer bytes": (ends_early, "breaks off after 622,346 of 623,346 bytes, after 4 tries"),
     "no length": (without_length, "does not say how long it is; download it"),
     "a part, unasked": (on_get(part_unasked), "a part of it, but all was requested"),
     "another size": (on_get(other_size), "changed while it was read"),
@@ -442,21 +431,10 @@ def test_a_table_and_an_archive_are_sent_once(ranges, monkeypatch, tmp_path, cap
             server.sent = 0
             chain = "zip://in/a.jsonl::" if source == "/all.zip" else ""
             assert read(f"{chain}{server.url}{source}") == TEXTS
-            assert server.sent < len(of_paths[source]) * 1.2 + 200_000
+            times = 1.2 if ranges else 2.2
+            assert server.sent < times * len(of_paths[source]) + 200_000
             assert ("copied to a temporary file" in capfd.readouterr().err) is not ranges
     assert list((tmp_path / "home").iterdir()) == [] if not ranges else True
-
-
-def test_a_table_larger_than_the_disk_is_not_begun():
-    def mode(request: Request) -> None:
-        request.head(200, TAG, f"Content-Length: {TERABYTES}")
-        while request.method == "GET":
-            request.send(b"x" * 65536)
-
-    with serving(mode) as server:
-        line = refusal(f"{server.url}/a.parquet")
-        assert re.search(r"it has 10,000,000,000,000 bytes, but .* has [0-9,]+ free; make room", line), line
-        assert server.sent < 20_000_000
 
 
 def test_a_part_is_bounded(monkeypatch):
@@ -568,7 +546,7 @@ def test_waiting_is_said_within_a_second(monkeypatch, capfd):
 
 
 def test_memory_does_not_grow_with_a_shard():
-    size = 60_000_000
+    size = 120_000_000
     line = json.dumps({"text": "x" * 50_000}).encode() + b"\n"
 
     def mode(request: Request) -> None:
@@ -582,4 +560,4 @@ def test_memory_does_not_grow_with_a_shard():
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert num == size // len(line)
-    assert peak < 20_000_000
+    assert peak < 50_000_000
