@@ -1,6 +1,8 @@
-"""Exact bigram counts of a chunk of token ids, as sorted runs that merge: the step that reads every training token.
+"""Exact bigram counts of a chunk of token ids, as sorted runs that merge: the step that reads every
+training token.
 
-Bigrams are keys, which NumPy sorts with vector instructions: of 32 bits for ids of 16, else of 64, which take twice as long.
+Bigrams are keys, which NumPy sorts with vector instructions: of 32 bits for ids of 16, else of 64,
+which take twice as long.
 """
 
 from __future__ import annotations
@@ -21,21 +23,33 @@ _SORTED_TOKENS = 1 << 24
 
 
 class BigramRun(NamedTuple):
-    """Distinct bigrams and their counts, both uint64 (m,): `keys` is first << 32 | second, strictly increasing."""
+    """Distinct bigrams and their counts, both uint64 (m,): `keys` is first << 32 | second, strictly
+    increasing."""
 
     keys: np.ndarray
     counts: np.ndarray
 
 
-def count_bigrams(ids: np.ndarray, segment_starts: np.ndarray, *, num_threads: int = 2) -> BigramRun:
-    """The distinct bigrams of a chunk with their counts; `num_threads` threads share it, and do not affect the result.
+def count_bigrams(
+    ids: np.ndarray,
+    segment_starts: np.ndarray,
+    *,
+    num_threads: int = 2,
+) -> BigramRun:
+    """The distinct bigrams of a chunk with their counts; `num_threads` threads share it, and do not
+    affect the result.
 
-    `ids` is (n,), unsigned, of at most 32 bits. `segment_starts` is (s,) int64, ascending from 0 to at most n: positions whose id is
-    not the second of a bigram, such as the first of every document (an empty document repeats one).
+    `ids` is (n,), unsigned, of at most 32 bits. `segment_starts` is (s,) int64, ascending from 0 to
+    at most n: positions whose id is not the second of a bigram, such as the first of every document
+    (an empty document repeats one).
     """
     bounds = [*range(1, ids.size, _SORTED_TOKENS), ids.size]
     with ThreadPoolExecutor(num_threads) as pool:
-        return merge_runs(list(pool.map(lambda piece: _sorted_run(ids, segment_starts, *piece), pairwise(bounds))))
+        return merge_runs(
+            list(
+                pool.map(lambda piece: _sorted_run(ids, segment_starts, *piece), pairwise(bounds)),
+            ),
+        )
 
 
 def _sorted_run(ids: np.ndarray, segment_starts: np.ndarray, first: int, last: int) -> BigramRun:
@@ -56,7 +70,8 @@ def _sorted_run(ids: np.ndarray, segment_starts: np.ndarray, first: int, last: i
 
 
 def merge_runs(runs: Sequence[BigramRun]) -> BigramRun:
-    """Merges any number of runs, which may be memory-mapped, in memory: a stable sort merges what is sorted already."""
+    """Merges any number of runs, which may be memory-mapped, in memory: a stable sort merges what
+    is sorted already."""
     if len(runs) == 1:
         return runs[0]
     keys = np.concatenate([np.empty(0, np.uint64), *(run.keys for run in runs)])

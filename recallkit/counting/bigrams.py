@@ -1,13 +1,17 @@
-"""Exact counts of training bigrams in bounded memory: ranges of shards, chunks counted into sorted runs, runs merged.
+"""Exact counts of training bigrams in bounded memory: ranges of shards, chunks counted into sorted
+runs, runs merged.
 
-Neighbouring shards of the text form a shard range. Shard ranges are independent: any number of processes and machines count them
-in any order, each into one run, and the bigrams that cross from one range into the next are found from their first and last ids.
-Within a range, chunks of ids are counted in memory, and each becomes a sorted run on disk; runs of similar size are merged
-in pairs, so that even a long range has only a few. After every run the position in the text is committed, and a killed count
-resumes there. Totals do not depend on where the text was divided into shard ranges and chunks.
+Neighbouring shards of the text form a shard range. Shard ranges are independent: any number of
+processes and machines count them in any order, each into one run, and the bigrams that cross from
+one range into the next are found from their first and last ids. Within a range, chunks of ids are
+counted in memory, and each becomes a sorted run on disk; runs of similar size are merged in pairs,
+so that even a long range has only a few. After every run the position in the text is committed, and
+a killed count resumes there. Totals do not depend on where the text was divided into shard ranges
+and chunks.
 
-Of the n-grams of 13 and 50 ids a sample of hashes is kept in the same way (`hash_kernels`), by which text that is sliced later is
-recognised as a copy; and a sample of documents, by which it is recognised as of the same kind (`unseen`).
+Of the n-grams of 13 and 50 ids a sample of hashes is kept in the same way (`hash_kernels`), by
+which text that is sliced later is recognised as a copy; and a sample of documents, by which it is
+recognised as of the same kind (`unseen`).
 """
 
 from __future__ import annotations
@@ -38,7 +42,8 @@ if TYPE_CHECKING:
     from recallkit.text.records import EncodedDocuments
 
 CHUNK_TOKENS = 1 << 26
-"""Tokens counted in memory at a time: 128 MB of uint16 ids and about twice that of work space, shared by all processes."""
+"""Tokens counted in memory at a time: 128 MB of uint16 ids and about twice that of work space,
+shared by all processes."""
 
 SECONDS_PER_CHUNK = 120.0
 """A slow stream commits after this time, so that a kill costs at most two minutes of work."""
@@ -50,15 +55,16 @@ SHARD_RANGE_BYTES = 1 << 26
 """Neighbouring shards are counted together up to this size on disk, some seconds of work."""
 
 MAX_SHARD_RANGES = 256
-"""Large texts get larger ranges, because each keeps a run on disk until all are merged: 0.3 bytes per token at 300B tokens."""
+"""Large texts get larger ranges, because each keeps a run on disk until all are merged: 0.3 bytes
+per token at 300B tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counting:
     """How ids become counts: all that determines the table, apart from the text.
 
-    `only` (sorted bigram keys) restricts the table to these bigrams. `num_hashes`: hashes kept of the n-grams of each size in HASHES,
-    0 for none.
+    `only` (sorted bigram keys) restricts the table to these bigrams. `num_hashes`: hashes kept of
+    the n-grams of each size in HASHES, 0 for none.
     """
 
     end_token_id: int
@@ -82,7 +88,8 @@ class Counting:
 
 
 def plan_shard_ranges(sizes: Sequence[int | None]) -> list[range]:
-    """Groups shards (sizes in bytes) into ranges by their sizes alone; a shard of unknown size is a range by itself."""
+    """Groups shards (sizes in bytes) into ranges by their sizes alone; a shard of unknown size is a
+    range by itself."""
     shard_ranges: list[range] = []
     wanted, room = max(SHARD_RANGE_BYTES, sum(filter(None, sizes)) // MAX_SHARD_RANGES), 0
     for shard, size in enumerate(sizes):
@@ -95,12 +102,14 @@ def plan_shard_ranges(sizes: Sequence[int | None]) -> list[range]:
     return shard_ranges
 
 
-# ----------------------------------------------------------------------------------------------------------- a shard range
+# -----------------------------------------------------------------------------------------------------------
+# a shard range
 
 
 @dataclass(frozen=True, slots=True)
 class CountingState:
-    """Where counting a range resumes: the next record, the tokens so far, the first and the last ids (packed text only), the sample."""
+    """Where counting a range resumes: the next record, the tokens so far, the first and the last
+    ids (packed text only), the sample."""
 
     position: Position = Position()
     num_tokens: int = 0
@@ -117,9 +126,11 @@ class CountingState:
 
 @dataclass(frozen=True, slots=True)
 class CountedShardRange:
-    """The result of counting a range: its runs (kind -> run, in the folder of the parts), its totals, its first and last ids.
+    """The result of counting a range: its runs (kind -> run, in the folder of the parts), its
+    totals, its first and last ids.
 
-    `limit` is the number of tokens after which counting was to stop, if any; skipped records are those of `StreamReport`.
+    `limit` is the number of tokens after which counting was to stop, if any; skipped records are
+    those of `StreamReport`.
     """
 
     runs: dict[str, SavedRun]
@@ -143,29 +154,42 @@ class CountedShardRange:
 
     @classmethod
     def load(cls, path: Path) -> CountedShardRange | None:
-        """The result of a range that is done; None if it or one of its runs is missing or truncated."""
+        """The result of a range that is done; None if it or one of its runs is missing or
+        truncated."""
         if not path.is_file():
             return None
         saved = artifacts.read_json(path)
         runs = {kind: SavedRun(**run) for kind, run in saved["runs"].items()}
         if not all(RunFiles(path.parent, kind).is_whole(run) for kind, run in runs.items()):
             return None
-        return cls(**{**saved, **_tuples(saved), "first_skipped": tuple(saved["first_skipped"]), "runs": runs})
+        return cls(
+            **{
+                **saved,
+                **_tuples(saved),
+                "first_skipped": tuple(saved["first_skipped"]),
+                "runs": runs,
+            }
+        )
 
 
 def _to_json(counted: CountingState | CountedShardRange) -> dict[str, Any]:
-    """Its fields as a JSON object; the sample, 200,000 numbers, as one string in it, which takes a hundredth of the time."""
+    """Its fields as a JSON object; the sample, 200,000 numbers, as one string in it, which takes a
+    hundredth of the time."""
     return {**asdict(replace(counted, sample=())), "sample": json.dumps(counted.sample)}
 
 
 def _tuples(saved: Mapping[str, Any]) -> dict[str, Any]:
     """What was saved as lists, and the sample."""
     ends = {name: tuple(saved[name]) for name in ("head", "tail")}
-    return {**ends, "sample": tuple(SampledDocument(*document) for document in json.loads(saved["sample"]))}
+    return {
+        **ends,
+        "sample": tuple(SampledDocument(*document) for document in json.loads(saved["sample"])),
+    }
 
 
 def counting_state(journal: Journal) -> CountingState | None:
-    """The position of the journal's last commit; None if there is none, or if one of its runs is missing or truncated."""
+    """The position of the journal's last commit; None if there is none, or if one of its runs is
+    missing or truncated."""
     saved = journal.state.get("stream")
     runs = journal.state.get("runs", {})
     are_whole = all(RunFiles(journal.folder, kind).is_whole(SavedRun(**run)) for kind in runs for run in runs[kind])
@@ -181,17 +205,24 @@ def count_shard_range(
 ) -> Generator[int, None, CountedShardRange]:
     """Counts a range of shards and commits runs to `journal`, from its last commit on.
 
-    `batches` must begin at the position of `counting_state(journal)`. `limit_tokens` stops after exactly that many ids, end
-    tokens included. Yields the tokens so far after every batch; returns the counted range, whose runs are in the folder of
-    `journal.target`.
+    `batches` must begin at the position of `counting_state(journal)`. `limit_tokens` stops after
+    exactly that many ids, end tokens included. Yields the tokens so far after every batch; returns
+    the counted range, whose runs are in the folder of `journal.target`.
     """
     return (yield from _ShardRangeCounter(journal, counters, limit_tokens).run(batches))
 
 
 class Counters:
-    """Counts one shard range after another, `chunk_tokens` tokens at a time, which `num_threads` threads share."""
+    """Counts one shard range after another, `chunk_tokens` tokens at a time, which `num_threads`
+    threads share."""
 
-    def __init__(self, counting: Counting, *, chunk_tokens: int = CHUNK_TOKENS, num_threads: int = 2) -> None:
+    def __init__(
+        self,
+        counting: Counting,
+        *,
+        chunk_tokens: int = CHUNK_TOKENS,
+        num_threads: int = 2,
+    ) -> None:
         from recallkit.counting.hash_kernels import HashSampler
 
         self.counting, self.chunk_tokens, self.num_threads = counting, chunk_tokens, num_threads
@@ -208,13 +239,18 @@ class Counters:
 
         if kind in HASHES:
             return self._samplers[kind].count(ids, segment_starts)
-        return keep_only(count_bigrams(ids, segment_starts, num_threads=self.num_threads), self.counting.only)
+        return keep_only(
+            count_bigrams(ids, segment_starts, num_threads=self.num_threads),
+            self.counting.only,
+        )
 
 
 class _Chunk:
-    """Ids waiting to be counted, and where segments (documents, or the whole packed text) begin among them.
+    """Ids waiting to be counted, and where segments (documents, or the whole packed text) begin
+    among them.
 
-    In packed text `context`, the last ids before them, is in front, for the n-grams that it forms with them.
+    In packed text `context`, the last ids before them, is in front, for the n-grams that it forms
+    with them.
     """
 
     def __init__(self, context: Sequence[int], dtype: np.dtype[Any]) -> None:
@@ -247,11 +283,14 @@ class _Runs:
             self.runs.append(self.files.add(counted))
 
     def merge_similar(self) -> list[SavedRun]:
-        """Merges the last two runs while they are of similar size; returns those replaced, to be removed after the next commit."""
+        """Merges the last two runs while they are of similar size; returns those replaced, to be
+        removed after the next commit."""
         replaced = []
         while len(self.runs) > 1 and self.runs[-2].num_rows < 2 * self.runs[-1].num_rows:
             a, b = self.runs[-2:]
-            self.runs[-2:] = [self.files.merge([self.files.load(a), self.files.load(b)], num_threads=1)]
+            self.runs[-2:] = [
+                self.files.merge([self.files.load(a), self.files.load(b)], num_threads=1),
+            ]
             replaced += [a, b]
         return replaced
 
@@ -266,14 +305,21 @@ class _ShardRangeCounter:
     """The state of `count_shard_range` between batches."""
 
     def __init__(self, journal: Journal, counters: Counters, limit: int | None) -> None:
-        self.journal, self.counters, self.counting, self.limit = journal, counters, counters.counting, limit
+        self.journal, self.counters, self.counting, self.limit = (
+            journal,
+            counters,
+            counters.counting,
+            limit,
+        )
         counters.restart()
         counting = counters.counting
         found = counting_state(journal)
         self.state, saved = (CountingState(), {}) if found is None else (found, journal.state)
         self.runs = {kind: _Runs(journal.folder, kind, saved.get("runs", {}).get(kind, [])) for kind in counting.kinds()}
         known = np.array(saved.get("unigrams", "").split(), np.uint64)
-        self.unigrams = np.concatenate([known, np.zeros(max(0, counting.vocab_size - len(known)), np.uint64)])
+        self.unigrams = np.concatenate(
+            [known, np.zeros(max(0, counting.vocab_size - len(known)), np.uint64)],
+        )
         self.chunk: _Chunk | None = None
         self.committed_at = time.monotonic()
 
@@ -310,7 +356,10 @@ class _ShardRangeCounter:
     def _count_unigrams(self, ids: np.ndarray) -> None:
         self.unigrams.resize(max(len(self.unigrams), int(ids.max()) + 1), refcheck=False)
         for first in range(0, len(ids), _IDS_AT_ONCE):
-            self.unigrams += np.bincount(ids[first : first + _IDS_AT_ONCE], minlength=len(self.unigrams)).astype(np.uint64)
+            self.unigrams += np.bincount(
+                ids[first : first + _IDS_AT_ONCE],
+                minlength=len(self.unigrams),
+            ).astype(np.uint64)
 
     def _commit(self) -> None:
         """Turns the chunk into runs and commits the position in the text."""
@@ -320,12 +369,21 @@ class _ShardRangeCounter:
         ids, starts = chunk.joined()
         self._count_unigrams(ids[chunk.num_context :])
         for kind, runs in self.runs.items():
-            # Of the context as many ids as an n-gram of this kind begins in: the others were counted with the chunk before.
+            # Of the context as many ids as an n-gram of this kind begins in: the others were
+            # counted with the chunk before.
             first = max(0, chunk.num_context - (self.counting.length(kind) - 1))
-            runs.add(self.counters.count(kind, ids[first:], np.unique(np.maximum(starts - first, 0))))
+            runs.add(
+                self.counters.count(kind, ids[first:], np.unique(np.maximum(starts - first, 0))),
+            )
         replaced = {kind: runs.merge_similar() for kind, runs in self.runs.items()}
         saved = {kind: [asdict(run) for run in runs.runs] for kind, runs in self.runs.items()}
-        self.journal.commit({"stream": _to_json(self.state), "runs": saved, "unigrams": " ".join(map(str, self.unigrams.tolist()))})
+        self.journal.commit(
+            {
+                "stream": _to_json(self.state),
+                "runs": saved,
+                "unigrams": " ".join(map(str, self.unigrams.tolist())),
+            }
+        )
         for kind, old in replaced.items():
             for run in old:
                 self.runs[kind].files.remove(run)
@@ -338,7 +396,15 @@ class _ShardRangeCounter:
         tokens = RunFiles(folder, "tokens")
         runs["tokens"] = tokens.add(tokens.kind.make(seen, self.unigrams[seen]))
         state = self.state
-        return CountedShardRange(runs, state.num_tokens, state.num_documents, state.head, state.tail, state.sample, self.limit)
+        return CountedShardRange(
+            runs,
+            state.num_tokens,
+            state.num_documents,
+            state.head,
+            state.tail,
+            state.sample,
+            self.limit,
+        )
 
 
 def last_ids(ids: tuple[int, ...], number: int) -> tuple[int, ...]:
@@ -355,15 +421,18 @@ def keep_only(counted: BigramRun, needed: np.ndarray | None) -> BigramRun:
     return type(counted)(counted.keys[kept], counted.counts[kept])
 
 
-# ---------------------------------------------------------------------------------------------------- all ranges of shards
+# ----------------------------------------------------------------------------------------------------
+# all ranges of shards
 
 
 @dataclass(frozen=True, slots=True)
 class CountedStream:
-    """A finished count: the sorted run of bigrams, the tokens that occur (uint32, sorted) with their counts (uint64), the totals.
+    """A finished count: the sorted run of bigrams, the tokens that occur (uint32, sorted) with
+    their counts (uint64), the totals.
 
-    Runs may be memory-mapped. `hashes`: the sample of hashes of the n-grams of each size, of the `num_hashes` smallest, if they were kept;
-    `unseen`: `unseen_elsewhere` in a sample of its documents, if it is known.
+    Runs may be memory-mapped. `hashes`: the sample of hashes of the n-grams of each size, of the
+    `num_hashes` smallest, if they were kept; `unseen`: `unseen_elsewhere` in a sample of its
+    documents, if it is known.
     """
 
     bigrams: BigramRun
@@ -377,11 +446,17 @@ class CountedStream:
 
 
 def join_shard_ranges(
-    shard_ranges: Sequence[CountedShardRange], folder: Path, counting: Counting, *, num_threads: int = 2
+    shard_ranges: Sequence[CountedShardRange],
+    folder: Path,
+    counting: Counting,
+    *,
+    num_threads: int = 2,
 ) -> CountedStream:
-    """The counts of the whole text: merges the runs of all shard ranges, whose files are in `folder`, by ranges of keys.
+    """The counts of the whole text: merges the runs of all shard ranges, whose files are in
+    `folder`, by ranges of keys.
 
-    In packed text some n-grams cross from one shard range into the next: they are found from the first and last ids of each.
+    In packed text some n-grams cross from one shard range into the next: they are found from the
+    first and last ids of each.
     """
     from recallkit.counting.hash_kernels import smallest
 
@@ -405,18 +480,26 @@ def join_shard_ranges(
         sum(shard_range.num_documents for shard_range in shard_ranges),
         hashes={HASHES[kind]: merged[kind] for kind in counting.kinds() if kind in HASHES},
         num_hashes=counting.num_hashes,
-        unseen=unseen_elsewhere([document for shard_range in shard_ranges for document in shard_range.sample], merged["bigrams"]),
+        unseen=unseen_elsewhere(
+            [document for shard_range in shard_ranges for document in shard_range.sample],
+            merged["bigrams"],
+        ),
     )
 
 
-def spanning_ngrams(shard_ranges: Sequence[CountedShardRange], length: int) -> list[tuple[int, ...]]:
-    """The n-grams of packed text that begin in one shard range and end in a later one, in the order of the text."""
+def spanning_ngrams(
+    shard_ranges: Sequence[CountedShardRange],
+    length: int,
+) -> list[tuple[int, ...]]:
+    """The n-grams of packed text that begin in one shard range and end in a later one, in the order
+    of the text."""
     found: list[tuple[int, ...]] = []
     tail: tuple[int, ...] = ()
     for shard_range in shard_ranges:
         ids = last_ids(tail, length - 1) + shard_range.head[: length - 1]
         found += [ids[end - length : end] for end in range(length, len(ids) + 1)]
-        # A range shorter than an n-gram keeps all of its ids in `tail`, so that the range before it is still within reach.
+        # A range shorter than an n-gram keeps all of its ids in `tail`, so that the range before it
+        # is still within reach.
         tail = last_ids(tail + shard_range.tail, length - 1)
     return found
 
@@ -427,7 +510,9 @@ def _as_run(ngrams: Sequence[tuple[int, ...]], kind: str, counting: Counting) ->
     from recallkit.counting.ngram_hash import ngram_hash
 
     if kind in HASHES:
-        return kind_of(kind).make(np.array(sorted({ngram_hash(ngram) for ngram in ngrams}), np.uint64))
+        return kind_of(kind).make(
+            np.array(sorted({ngram_hash(ngram) for ngram in ngrams}), np.uint64),
+        )
     counted = Counter(ngrams)
     columns = np.array(sorted(counted), np.uint32).reshape(-1, counting.length(kind)).T
     counts = np.array([counted[tuple(row)] for row in columns.T.tolist()], np.uint64)
@@ -436,7 +521,8 @@ def _as_run(ngrams: Sequence[tuple[int, ...]], kind: str, counting: Counting) ->
 
 
 def needed_bigrams(sequences: Path) -> np.ndarray:
-    """The distinct bigrams of these sequences, which labelling looks up: sorted keys (uint64), first << 32 | second."""
+    """The distinct bigrams of these sequences, which labelling looks up: sorted keys (uint64),
+    first << 32 | second."""
     needed = np.empty(0, np.uint64)
     for group in sequence_groups(sequences):
         ids, offsets = group_ids(group)

@@ -1,4 +1,5 @@
-"""Compiled loops over the hashes of n-grams: collects the small ones of long texts, and marks where a text has known ones.
+"""Compiled loops over the hashes of n-grams: collects the small ones of long texts, and marks where
+a text has known ones.
 
 Of long texts they take half the time of `ngram_hash`, but numba takes half a second to be imported.
 """
@@ -12,7 +13,8 @@ from recallkit.jit import frozen, njit
 
 
 def leading_power(size: int) -> np.uint64:
-    """What the id that leaves an n-gram of `size` ids is multiplied by when the polynomial rolls on (`rolled`): uint64."""
+    """What the id that leaves an n-gram of `size` ids is multiplied by when the polynomial rolls on
+    (`rolled`): uint64."""
     return np.uint64(pow(BASE, size, 2**64))
 
 
@@ -27,7 +29,8 @@ def polynomial_of(ids, first, stop):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, inline="always")
 def rolled(polynomial, entering, leaving, power):  # type: ignore[no-untyped-def]
-    """The polynomial of the next n-gram, of the ids that enter and leave and the `leading_power`: uint64."""
+    """The polynomial of the next n-gram, of the ids that enter and leave and the `leading_power`:
+    uint64."""
     return polynomial * np.uint64(BASE) + (np.uint64(entering) - np.uint64(leaving) * power)
 
 
@@ -40,12 +43,26 @@ def mixed(polynomial):  # type: ignore[no-untyped-def]
     return found ^ (found >> np.uint64(31))
 
 
-def small_hashes(ids: np.ndarray, segment_starts: np.ndarray, block: slice, size: int, largest: int) -> np.ndarray:
+def small_hashes(
+    ids: np.ndarray,
+    segment_starts: np.ndarray,
+    block: slice,
+    size: int,
+    largest: int,
+) -> np.ndarray:
     """As `ngram_hash.small_hashes`."""
     ends = slice(block.start + size - 1, min(block.stop + size - 1, len(ids)))
     found = np.empty(max(0, ends.stop - ends.start), np.uint64)
     bounds = ends.start, ends.stop
-    number = _collect(frozen(ids), segment_starts, *bounds, size, leading_power(size), np.uint64(largest), found)
+    number = _collect(
+        frozen(ids),
+        segment_starts,
+        *bounds,
+        size,
+        leading_power(size),
+        np.uint64(largest),
+        found,
+    )
     return found[:number]
 
 
@@ -53,7 +70,8 @@ def small_hashes(ids: np.ndarray, segment_starts: np.ndarray, block: slice, size
 def _collect(  # type: ignore[no-untyped-def]
     ids, segment_starts, at, stop, size, power, largest, found
 ):
-    """Puts hashes up to `largest` of the n-grams that end at positions [at, stop) into `found`; returns their number.
+    """Puts hashes up to `largest` of the n-grams that end at positions [at, stop) into `found`;
+    returns their number.
 
     Example: size 3, segments from 0 and 4: n-grams end at 2, 3, 6 ...
     """
@@ -83,12 +101,14 @@ def _collect(  # type: ignore[no-untyped-def]
 def mark_ngrams(  # type: ignore[no-untyped-def]
     ids, starts, size, power, largest, hashes, places, shift, marks, first, stop, waiting
 ):
-    """Sets `marks` at the ids of every n-gram whose hash is up to `largest` and among `hashes`; returns how many of the n-grams that end at
-    [first, stop) have a hash up to `largest`, and how many of these are among `hashes`.
+    """Sets `marks` at the ids of every n-gram whose hash is up to `largest` and among `hashes`;
+    returns how many of the n-grams that end at [first, stop) have a hash up to `largest`, and how
+    many of these are among `hashes`.
 
-    `places[hash >> shift]` is where in `hashes` to begin to look. Hashes are looked up some at a time, as many as there is room for in
-    `waiting`, uint64 (4, some), so that they are fetched from memory side by side. Here, because numba's cache does not notice when a
-    loop that it has inlined from another file changes.
+    `places[hash >> shift]` is where in `hashes` to begin to look. Hashes are looked up some at a
+    time, as many as there is room for in `waiting`, uint64 (4, some), so that they are fetched from
+    memory side by side. Here, because numba's cache does not notice when a loop that it has inlined
+    from another file changes.
     """
     num_sampled = num_found = 0
     one, width = np.uint64(1), np.uint64(size)
@@ -97,7 +117,12 @@ def mark_ngrams(  # type: ignore[no-untyped-def]
         begin, end = starts[segment], starts[segment + 1] if segment + 1 < len(starts) else len(ids)
         if end - begin < size:
             continue
-        place, until, unmarked, num = np.uint64(begin + size - 1), np.uint64(end), np.uint64(begin), 0
+        place, until, unmarked, num = (
+            np.uint64(begin + size - 1),
+            np.uint64(end),
+            np.uint64(begin),
+            0,
+        )
         polynomial = polynomial_of(ids, place + one - width, place + one)
         while True:
             hashed = mixed(polynomial)

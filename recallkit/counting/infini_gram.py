@@ -1,9 +1,11 @@
-"""Counts of infini-gram's indexes: `--counts infini-gram:INDEX` asks its public service, infini-gram:URL#INDEX another server.
+"""Counts of infini-gram's indexes: `--counts infini-gram:INDEX` asks its public service,
+infini-gram:URL#INDEX another server.
 
-One request is one bigram, so only those are asked for that a text repeats: with them AR hits are labelled, and the counts of other tokens
-stay unknown. Answers are kept in a DuckDB table of the cache folder, from which interrupted work resumes; those of one text are a counts
-table as any other. infini-gram puts a separator, the largest 16-bit number, between documents, where the text has its end token.
-https://infini-gram.readthedocs.io/en/latest/api.html, arXiv 2401.17377
+One request is one bigram, so only those are asked for that a text repeats: with them AR hits are
+labelled, and the counts of other tokens stay unknown. Answers are kept in a DuckDB table of the
+cache folder, from which interrupted work resumes; those of one text are a counts table as any
+other. infini-gram puts a separator, the largest 16-bit number, between documents, where the text
+has its end token. https://infini-gram.readthedocs.io/en/latest/api.html, arXiv 2401.17377
 """
 
 from __future__ import annotations
@@ -43,25 +45,32 @@ _CHUNK = 100
 """Answers between two commits."""
 _BYTES = 1 << 16
 _SEPARATOR = (1 << 16) - 1
-_PROBES = ("The quick brown fox jumps over 1,250 lazy dogs.", "naïve café: def unhappiness(x_1): return x_1 ** 2")
+_PROBES = (
+    "The quick brown fox jumps over 1,250 lazy dogs.",
+    "naïve café: def unhappiness(x_1): return x_1 ** 2",
+)
 _REMEDY = "check the name of the index; answers are kept, and the same command resumes"
 _HALF = np.uint64(32)
 
 
 def index_named(given: object) -> str | None:
-    """`given` if it names an index, infini-gram:INDEX or infini-gram:URL#INDEX; None for anything else."""
+    """`given` if it names an index, infini-gram:INDEX or infini-gram:URL#INDEX; None for anything
+    else."""
     return given if isinstance(given, str) and given.startswith(PREFIX) else None
 
 
 class InfiniGram:
     """An index, ready to be asked. `num_tokens`: its tokens.
 
-    Raises UserError where it cannot be reached, answers what cannot be, or has another tokenizer than `tokenizer`.
+    Raises UserError where it cannot be reached, answers what cannot be, or has another tokenizer
+    than `tokenizer`.
     """
 
     def __init__(self, given: str, tokenizer: TextTokenizer) -> None:
         """`given`: infini-gram:INDEX or infini-gram:URL#INDEX."""
-        from recallkit.text.json_server import JsonServer  # which imports http and ssl, for an index alone
+        from recallkit.text.json_server import (
+            JsonServer,
+        )  # which imports http and ssl, for an index alone
 
         url, _, index = given.removeprefix(PREFIX).rpartition("#")
         if (
@@ -69,7 +78,11 @@ class InfiniGram:
             or any(sign in url for sign in "@?")
             or not re.fullmatch(r"[\w.-]{1,200}", index, re.ASCII)
         ):
-            raise UserError("not an index", where=given, remedy="give infini-gram:INDEX, such as infini-gram:v4_rpj_llama_s4")
+            raise UserError(
+                "not an index",
+                where=given,
+                remedy="give infini-gram:INDEX, such as infini-gram:v4_rpj_llama_s4",
+            )
         self._index, self._url, self._tokenizer = index, (url or _PUBLIC).rstrip("/"), tokenizer
         self._server = JsonServer(self._url, given, _REMEDY, has_key=False)
         self._pace = _Pace(_PER_SECOND if self._url == _PUBLIC else float("inf"))
@@ -79,31 +92,71 @@ class InfiniGram:
             self._check_tokenizer(probe)
 
     def table(self, keys: np.ndarray, sequences_digest: str) -> Path:
-        """The counts table, in the cache folder, of these repeated bigrams of a text: sorted keys (uint64), first << 32 | second."""
-        identity = {"url": self._url, "index": self._index, "tokenizer": self._tokenizer.digest, "num_tokens": self.num_tokens}
+        """The counts table, in the cache folder, of these repeated bigrams of a text: sorted keys
+        (uint64), first << 32 | second."""
+        identity = {
+            "url": self._url,
+            "index": self._index,
+            "tokenizer": self._tokenizer.digest,
+            "num_tokens": self.num_tokens,
+        }
         options = {**identity, "sequences_digest": sequences_digest}
         target = config.home() / "counts" / f"{artifacts.digest_json(options)}.duckdb"
         if target.exists():
             return target
-        counts = self._all_counts(keys, config.home() / "infini-gram" / f"{artifacts.digest_json(identity)}.duckdb")
+        counts = self._all_counts(
+            keys,
+            config.home() / "infini-gram" / f"{artifacts.digest_json(identity)}.duckdb",
+        )
         none = np.empty(0, np.uint32)
-        from recallkit.counting.bigram_kernels import BigramRun  # which imports numba, that `gap` does not need
+        from recallkit.counting.bigram_kernels import (
+            BigramRun,
+        )  # which imports numba, that `gap` does not need
 
-        counted = CountedStream(BigramRun(keys, counts), none, none.astype(np.uint64), self.num_tokens, 0)
-        facts = {"tokenizer": self._tokenizer.describe(), "boundary": "pack", "only": sequences_digest, REPEATED_ONLY: True}
-        write_counts(target, counted, {"recallkit_version": config.VERSION, "options": options, **facts})
+        counted = CountedStream(
+            BigramRun(keys, counts),
+            none,
+            none.astype(np.uint64),
+            self.num_tokens,
+            0,
+        )
+        facts = {
+            "tokenizer": self._tokenizer.describe(),
+            "boundary": "pack",
+            "only": sequences_digest,
+            REPEATED_ONLY: True,
+        }
+        write_counts(
+            target,
+            counted,
+            {"recallkit_version": config.VERSION, "options": options, **facts},
+        )
         return target
 
     def _all_counts(self, keys: np.ndarray, kept: Path) -> np.ndarray:
-        """The count of each bigram, uint64 (n,): those that `kept` has, and of the others what the server answers."""
+        """The count of each bigram, uint64 (n,): those that `kept` has, and of the others what the
+        server answers."""
         with _answers(kept) as connection:
             rows = connection.execute(db.query("counts/select_bigrams")).fetchnumpy()
-            known = dict(zip(np.asarray(rows["key"]).tolist(), np.asarray(rows["count"]).tolist(), strict=True))
+            known = dict(
+                zip(
+                    np.asarray(rows["key"]).tolist(),
+                    np.asarray(rows["count"]).tolist(),
+                    strict=True,
+                )
+            )
             missing = [key for key in keys.tolist() if key not in known]
             if missing:
                 about = "" if self._pace.seconds == 0 else f", {duration(len(missing) * self._pace.seconds)} or more"
-                console.note(f"querying {self._url} for {len(missing):,} of {len(keys):,} bigrams{about}; answers are kept")
-            with progress("querying counts", total=len(keys), unit="bigrams", kept=lambda: len(known)) as show:
+                console.note(
+                    f"querying {self._url} for {len(missing):,} of {len(keys):,} bigrams{about}; answers are kept",
+                )
+            with progress(
+                "querying counts",
+                total=len(keys),
+                unit="bigrams",
+                kept=lambda: len(known),
+            ) as show:
                 for start in range(0, len(missing), _CHUNK):
                     show(len(keys) - len(missing) + start)
                     chunk = missing[start : start + _CHUNK]
@@ -121,25 +174,39 @@ class InfiniGram:
         return count
 
     def _ask(self, **query: Any) -> tuple[int, list[int]]:
-        """The count of a query and its tokens, as the server has them. Everything in an answer is checked here."""
+        """The count of a query and its tokens, as the server has them.
+
+        Everything in an answer is checked here.
+        """
         self._pace.wait()
-        answer = self._server.ask("", {"index": self._index, "query_type": "count", **query}, _BYTES)
+        answer = self._server.ask(
+            "",
+            {"index": self._index, "query_type": "count", **query},
+            _BYTES,
+        )
         if "error" in answer:
             raise self._server.refusal(f"it answers: {str(answer['error'])[:200]}")
         count, tokens = answer.get("count"), answer.get("token_ids")
         if type(count) is not int or not 0 <= count <= self.num_tokens or answer.get("approx", False) is not False:
             raise self._server.refusal("its answer is not an exact count of its tokens")
         if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
-            raise self._server.refusal("its answer does not say which tokens it counted (token_ids)")
+            raise self._server.refusal(
+                "its answer does not say which tokens it counted (token_ids)",
+            )
         return count, tokens
 
     def _check_tokenizer(self, text: str) -> None:
-        """Raises UserError unless the index has the tokens of `text` that we have; servers put a space before it for most tokenizers."""
+        """Raises UserError unless the index has the tokens of `text` that we have; servers put a
+        space before it for most tokenizers."""
         _, theirs = self._ask(query=text)
         ids, offsets = self._tokenizer.encode([text, f" {text}"])
         if theirs not in [part.tolist() for part in np.split(ids, offsets[1:-1])]:
             problem = f"its tokenizer is not {self._tokenizer.name}: it has {len(theirs)} other tokens for {text!r}"
-            raise UserError(problem, where=f"{PREFIX}{self._index}", remedy="slice with the tokenizer of the index (--tokenizer)")
+            raise UserError(
+                problem,
+                where=f"{PREFIX}{self._index}",
+                remedy="slice with the tokenizer of the index (--tokenizer)",
+            )
 
 
 class _Pace:
@@ -155,7 +222,10 @@ class _Pace:
 
 @contextlib.contextmanager
 def _answers(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """The table of answers, made if it is missing. Raises UserError where another process uses it, or it is damaged."""
+    """The table of answers, made if it is missing.
+
+    Raises UserError where another process uses it, or it is damaged.
+    """
     import duckdb
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -173,7 +243,11 @@ def _answers(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 def _keep(connection: duckdb.DuckDBPyConnection, keys: np.ndarray, counts: np.ndarray) -> None:
     import pyarrow as pa
 
-    columns = {"first": (keys >> _HALF).astype(np.uint32), "second": keys.astype(np.uint32), "count": counts}
+    columns = {
+        "first": (keys >> _HALF).astype(np.uint32),
+        "second": keys.astype(np.uint32),
+        "count": counts,
+    }
     connection.register("batch", pa.table(columns))
     connection.execute(db.query("counts/insert_bigrams"))
     connection.unregister("batch")

@@ -1,8 +1,10 @@
-"""The hash of an n-gram of ids, which depends on these alone; tables of counts contain it, so that it never changes.
+"""The hash of an n-gram of ids, which depends on these alone; tables of counts contain it, so that
+it never changes.
 
-The hash is a polynomial of the ids, modulo 2^64 in an odd base, which rolls from one n-gram to the next, mixed as splitmix64 mixes
-its state (G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", 2014), which is a bijection: two
-n-grams collide only if their polynomials do.
+The hash is a polynomial of the ids, modulo 2^64 in an odd base, which rolls from one n-gram to the
+next, mixed as splitmix64 mixes its state (G. Steele, D. Lea, C. Flood, "Fast splittable
+pseudorandom number generators", 2014), which is a bijection: two n-grams collide only if their
+polynomials do.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ ALL = 2**64 - 1
 
 _BITS = ALL
 BASE = 0xD1342543DE82EF95
-"""Odd, so that every id affects all higher bits; 5 modulo 8, so that no power up to the 2^62nd is 1."""
+"""Odd, so that every id affects all higher bits; 5 modulo 8, so that no power up to the 2^62nd is
+1."""
 
 ADDED, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
@@ -36,7 +39,8 @@ def ngram_hash(ids: Iterable[int]) -> int:
 
 
 def ngram_hashes(ids: np.ndarray, size: int) -> np.ndarray:
-    """The hash of every n-gram of `size` ids: uint64 (n - size + 1,), of the one that begins at each place of `ids`, (n,) unsigned."""
+    """The hash of every n-gram of `size` ids: uint64 (n - size + 1,), of the one that begins at
+    each place of `ids`, (n,) unsigned."""
     if len(ids) < size:
         return np.empty(0, np.uint64)
     state = _polynomials(ids.astype(np.uint64), size) + np.uint64(ADDED)
@@ -48,7 +52,8 @@ def ngram_hashes(ids: np.ndarray, size: int) -> np.ndarray:
 
 
 def _polynomials(ids: np.ndarray, size: int) -> np.ndarray:
-    """The polynomial of every n-gram, both uint64: those of twice as many ids are of two neighbours, so that 50 ids take 7 steps."""
+    """The polynomial of every n-gram, both uint64: those of twice as many ids are of two
+    neighbours, so that 50 ids take 7 steps."""
     if size == 1:
         return ids
     half = size // 2
@@ -61,8 +66,15 @@ def _polynomials(ids: np.ndarray, size: int) -> np.ndarray:
     return joined
 
 
-def small_hashes(ids: np.ndarray, segment_starts: np.ndarray, block: slice, size: int, largest: int) -> np.ndarray:
-    """The hashes up to `largest` of the n-grams that begin in a block of `ids` and extend across no segment start, uint64.
+def small_hashes(
+    ids: np.ndarray,
+    segment_starts: np.ndarray,
+    block: slice,
+    size: int,
+    largest: int,
+) -> np.ndarray:
+    """The hashes up to `largest` of the n-grams that begin in a block of `ids` and extend across no
+    segment start, uint64.
 
     `ids` is (n,), unsigned; `segment_starts` (s,) int64, ascending.
     """

@@ -1,7 +1,9 @@
-"""Counts tables elsewhere: `--counts https://...` or `hf://OWNER/NAME/FILE`, downloaded once, checked and kept in the cache folder.
+"""Counts tables elsewhere: `--counts https://...` or `hf://OWNER/NAME/FILE`, downloaded once,
+checked and kept in the cache folder.
 
-What is checked is the table's own `id`, a digest of everything that was counted, which every reader computes again. So a truncated or
-changed file is refused, and a URL that ends in `#ID` gives the table of that id or none.
+What is checked is the table's own `id`, a digest of everything that was counted, which every reader
+computes again. So a truncated or changed file is refused, and a URL that ends in `#ID` gives the
+table of that id or none.
 """
 
 from __future__ import annotations
@@ -37,16 +39,20 @@ def counts_here(given: File | None) -> Path | None:
     """
     if index_named(given):
         raise UserError(
-            "an index only counts the bigrams of a given text", where="--counts", remedy="name it with `slice`, or give a table"
+            "an index only counts the bigrams of a given text",
+            where="--counts",
+            remedy="name it with `slice`, or give a table",
         )
     return downloaded_counts(given) if isinstance(given, str) and is_url(given) else path(given)
 
 
 def downloaded_counts(url: str) -> Path:
-    """The counts table at a URL as a file here; `hf://OWNER/NAME/FILE` is of a data set of the hub, `#ID` after it is the table's id.
+    """The counts table at a URL as a file here; `hf://OWNER/NAME/FILE` is of a data set of the hub,
+    `#ID` after it is the table's id.
 
-    It is downloaded when it is first asked for, in the cache folder, and resumes where it was interrupted. Raises UserError for what is
-    not there, ends early, or is not a counts table, or not the one of this id.
+    It is downloaded when it is first asked for, in the cache folder, and resumes where it was
+    interrupted. Raises UserError for what is not there, ends early, or is not a counts table, or
+    not the one of this id.
     """
     address, _, wanted = url.partition("#")
     shown = redacted(address)
@@ -62,7 +68,11 @@ def downloaded_counts(url: str) -> Path:
     with _in_one_line(address, shown):
         size, digest = place.info().get("size"), place.digest()
     if size is None:
-        raise UserError("the server does not say how long it is", where=shown, remedy="download it, and name the file")
+        raise UserError(
+            "the server does not say how long it is",
+            where=shown,
+            remedy="download it, and name the file",
+        )
     with Journal(target, {"url": identity, "digest": digest}, force=True, patient=True) as journal:
         if target.exists():  # another process made it meanwhile
             journal.finish()
@@ -73,11 +83,17 @@ def downloaded_counts(url: str) -> Path:
             found = open_counts(part).meta["id"]
         except UserError as error:
             journal.finish()
-            raise UserError(f"not a complete counts table ({error.problem})", where=shown, remedy="ask its owner") from error
+            raise UserError(
+                f"not a complete counts table ({error.problem})",
+                where=shown,
+                remedy="ask its owner",
+            ) from error
         if wanted not in ("", found):
             journal.finish()
             raise UserError(
-                f"its id is {found}, not {wanted}", where=shown, remedy="the table was changed, or the id belongs to another one"
+                f"its id is {found}, not {wanted}",
+                where=shown,
+                remedy="the table was changed, or the id belongs to another one",
             )
         with artifacts.replacing(target) as temporary:
             part.rename(temporary)
@@ -91,7 +107,11 @@ def _download(place: RemotePath, size: int, journal: Journal, part: Path, shown:
     given_files.check_room(journal.folder, size - done, shown)
     with _in_one_line(place.url, shown):
         opened = place.open()
-    with opened as remote, progress("downloading counts", total=size, unit="bytes") as show, part.open("r+b" if done else "wb") as file:
+    with (
+        opened as remote,
+        progress("downloading counts", total=size, unit="bytes") as show,
+        part.open("r+b" if done else "wb") as file,
+    ):
         if getattr(remote, "size", size) != size:
             raise UserError("it changed as its download began", where=shown, remedy=_AGAIN)
         remote.seek(done)
@@ -103,7 +123,11 @@ def _download(place: RemotePath, size: int, journal: Journal, part: Path, shown:
             with _in_one_line(place.url, shown):
                 chunk = remote.read(min(_CHUNK, size - done))
             if not chunk:
-                raise UserError(f"it ends after {done:,} of {size:,} bytes", where=shown, remedy=_AGAIN)
+                raise UserError(
+                    f"it ends after {done:,} of {size:,} bytes",
+                    where=shown,
+                    remedy=_AGAIN,
+                )
             done += file.write(chunk)
             file.flush()
             journal.commit({"bytes": done})
@@ -111,12 +135,17 @@ def _download(place: RemotePath, size: int, journal: Journal, part: Path, shown:
 
 @contextlib.contextmanager
 def _in_one_line(url: str, shown: str) -> Iterator[None]:
-    """A block that asks a server: what it answers is one line, without what may be a key in the URL."""
+    """A block that asks a server: what it answers is one line, without what may be a key in the
+    URL."""
     try:
         yield
     except FileNotFoundError as error:
         problem = "no such file there, or it is private, or no server answers"
-        raise UserError(problem, where=shown, remedy="check the URL; log in with `hf auth login`") from error
+        raise UserError(
+            problem,
+            where=shown,
+            remedy="check the URL; log in with `hf auth login`",
+        ) from error
     except UserError as error:
         if error.where != url:
             raise

@@ -1,7 +1,8 @@
-"""Counts training text in one process or many: plans ranges of shards, counts the missing ones, and merges them.
+"""Counts training text in one process or many: plans ranges of shards, counts the missing ones, and
+merges them.
 
-The table is the same for any number of shards, shard ranges and workers: each range is counted separately, and bigrams that
-cross from one to the next are found from their ends.
+The table is the same for any number of shards, shard ranges and workers: each range is counted
+separately, and bigrams that cross from one to the next are found from their ends.
 """
 
 from __future__ import annotations
@@ -42,20 +43,32 @@ _LEAST_CHUNK = 1 << 24
 
 
 def count(
-    text: TextOptions, out: Path, *, only: Path | None = None, force: bool = False, options: CountingOptions = CountingOptions()
+    text: TextOptions,
+    out: Path,
+    *,
+    only: Path | None = None,
+    force: bool = False,
+    options: CountingOptions = CountingOptions(),
 ) -> dict[str, Any]:
     """Counts training bigrams into `out` (DuckDB); returns the table's meta.
 
-    `only` names a slice directory: bigrams that are not in its sequences are left out, to save memory and disk.
-    Raises UserError for everything a user can correct.
+    `only` names a slice directory: bigrams that are not in its sequences are left out, to save
+    memory and disk. Raises UserError for everything a user can correct.
     """
     opened = OpenText(text)
     sequences = only / "sequences.parquet" if only else None
-    identity = {**opened.identity(), "only": artifacts.read_manifest(sequences)["sequences_digest"] if sequences else None}
+    identity = {
+        **opened.identity(),
+        "only": artifacts.read_manifest(sequences)["sequences_digest"] if sequences else None,
+    }
     if options.hashes != config.NUM_HASHES:
         identity["hashes"] = options.hashes
     if out.exists() and os.path.realpath(out) in (os.path.realpath(shard.name) for shard in opened.corpus.shards):
-        raise UserError("the output is one of the inputs", where=out, remedy="give another name with -o")
+        raise UserError(
+            "the output is one of the inputs",
+            where=out,
+            remedy="give another name with -o",
+        )
     result = counts_result(out, identity, force=force)
     if (meta := result.reused()) is not None:
         return meta
@@ -68,13 +81,19 @@ def count(
         counted = count_text(opened, journal, options, timings, only=needed)
         if not counted.num_tokens:
             raise UserError("no text to count", where=", ".join(text.source_names))
-        meta = make_table.write_counts(out, counted, {**result.stamp(), **identity, **opened.named()}, timings)
+        meta = make_table.write_counts(
+            out,
+            counted,
+            {**result.stamp(), **identity, **opened.named()},
+            timings,
+        )
         journal.finish()
     return meta
 
 
 def export_counts(counts: Path, parquet: Path, *, force: bool) -> None:
-    """Writes the bigrams of a counts table to Parquet; an existing file with others is replaced only with `force`."""
+    """Writes the bigrams of a counts table to Parquet; an existing file with others is replaced
+    only with `force`."""
     artifacts.check_replaceable(parquet)
     table = open_counts(counts)
     if parquet.exists() and not force:
@@ -82,16 +101,28 @@ def export_counts(counts: Path, parquet: Path, *, force: bool) -> None:
             with contextlib.suppress(OSError), unfinished.new_folder(parquet, [parquet.name]):
                 return  # and what a killed run left is gone
             return
-        raise UserError("contains other counts", where=parquet, remedy="give another --export, or replace it with --force")
+        raise UserError(
+            "contains other counts",
+            where=parquet,
+            remedy="give another --export, or replace it with --force",
+        )
     make_table.export_counts(table, parquet)
 
 
 def import_counts(
-    file: Path, out: Path, *, tokenizer: str | None, num_tokens: int | None, boundary: Boundary, force: bool, end_token: str | None = None
+    file: Path,
+    out: Path,
+    *,
+    tokenizer: str | None,
+    num_tokens: int | None,
+    boundary: Boundary,
+    force: bool,
+    end_token: str | None = None,
 ) -> dict[str, Any]:
     """Makes a counts database from counts made by another program; returns its meta.
 
-    `file` is a table (Parquet or CSV: first, second, count). Raises UserError for everything a user can correct.
+    `file` is a table (Parquet or CSV: first, second, count). Raises UserError for everything a user
+    can correct.
     """
     from recallkit.text.tokenizers import load_tokenizer
 
@@ -114,11 +145,18 @@ def import_counts(
 
 
 def count_text(
-    opened: OpenText, journal: PartsJournal, options: CountingOptions, timings: Timings, *, only: np.ndarray | None = None
+    opened: OpenText,
+    journal: PartsJournal,
+    options: CountingOptions,
+    timings: Timings,
+    *,
+    only: np.ndarray | None = None,
 ) -> CountedStream:
-    """Counts what is not counted yet and merges it; runs remain in the journal's folder, where the counted arrays are mapped.
+    """Counts what is not counted yet and merges it; runs remain in the journal's folder, where the
+    counted arrays are mapped.
 
-    With `only`, sorted bigram keys, only these bigrams are kept. Raises UserError for everything a user can correct.
+    With `only`, sorted bigram keys, only these bigrams are kept. Raises UserError for everything a
+    user can correct.
     """
     from recallkit.parallel.processes import num_cores
 
@@ -127,21 +165,40 @@ def count_text(
     remove_orphans(journal.parts, job.counting.kinds())
     if options.workers > len(shard_ranges):
         console.note(
-            f"{len(shard_ranges)} of {options.workers} workers have work: files are not split, and small ones are counted together"
+            f"{len(shard_ranges)} of {options.workers} workers have work: files are not split, and small ones are counted together",
         )
     counted = _count_shard_ranges(job, shard_ranges, journal, options, timings)
-    note_skipped(sum(s.num_skipped for s in counted), [line for s in counted for line in s.first_skipped])
+    note_skipped(
+        sum(s.num_skipped for s in counted),
+        [line for s in counted for line in s.first_skipped],
+    )
     with timings.stage("merging"):
-        return bigrams.join_shard_ranges(counted, journal.folder, job.counting, num_threads=num_cores())
+        return bigrams.join_shard_ranges(
+            counted,
+            journal.folder,
+            job.counting,
+            num_threads=num_cores(),
+        )
 
 
-def _job(opened: OpenText, parts: Parts, options: CountingOptions, only: np.ndarray | None) -> CountingJob:
+def _job(
+    opened: OpenText,
+    parts: Parts,
+    options: CountingOptions,
+    only: np.ndarray | None,
+) -> CountingJob:
     from recallkit.counting.worker import CountingJob
 
     tokenizer = opened.tokenizer
     pieces = _pieces(opened, parts)
     shards = [piece for of_shard in pieces for piece in of_shard]
-    counting = bigrams.Counting(tokenizer.end_token_id, tokenizer.vocab_size, opened.options.boundary, only, options.hashes)
+    counting = bigrams.Counting(
+        tokenizer.end_token_id,
+        tokenizer.vocab_size,
+        opened.options.boundary,
+        only,
+        options.hashes,
+    )
     return CountingJob(
         opened.options,
         shards,
@@ -155,15 +212,23 @@ def _job(opened: OpenText, parts: Parts, options: CountingOptions, only: np.ndar
 
 
 def _pieces(opened: OpenText, parts: Parts) -> list[Sequence[Shard]]:
-    """Every shard divided as finely as possible: as it was when the work began, in case the hub has changed since."""
+    """Every shard divided as finely as possible: as it was when the work began, in case the hub has
+    changed since."""
     shards = opened.corpus.shards
     pieces: list[Sequence[Shard]] = []
-    numbers = parts.settle("pieces", lambda: [len(shard.pieces(bigrams.MAX_SHARD_RANGES)) for shard in shards])
+    numbers = parts.settle(
+        "pieces",
+        lambda: [len(shard.pieces(bigrams.MAX_SHARD_RANGES)) for shard in shards],
+    )
     for shard, number in zip(shards, numbers, strict=True):
         pieces.append(shard.pieces(number))
         if len(pieces[-1]) != number:
             remedy = "begin again with --force, or name a fixed revision, or use local files"
-            raise UserError("has other files than when counting began", where=shard.name, remedy=remedy)
+            raise UserError(
+                "has other files than when counting began",
+                where=shard.name,
+                remedy=remedy,
+            )
     return pieces
 
 
@@ -172,16 +237,22 @@ def _plan(shards: Sequence[Shard]) -> list[list[int]]:
 
 
 def remove_orphans(parts: Parts, kinds: Sequence[str]) -> None:
-    """Removes runs in the folder of the parts that belong to no part: left by processes killed at the end of a range."""
+    """Removes runs in the folder of the parts that belong to no part: left by processes killed at
+    the end of a range."""
     done = [shard_range for number in parts.done() if (shard_range := CountedShardRange.load(parts.path(number))) is not None]
     for kind in (*kinds, "tokens"):
         RunFiles(parts.folder, kind).remove_others([shard_range.runs[kind] for shard_range in done])
 
 
 def _count_shard_ranges(
-    job: CountingJob, shard_ranges: Sequence[range], journal: PartsJournal, options: CountingOptions, timings: Timings
+    job: CountingJob,
+    shard_ranges: Sequence[range],
+    journal: PartsJournal,
+    options: CountingOptions,
+    timings: Timings,
 ) -> list[CountedShardRange]:
-    """Counts every range; with a limit on tokens, the ranges up to the limit, the last of which ends there."""
+    """Counts every range; with a limit on tokens, the ranges up to the limit, the last of which
+    ends there."""
     limit = job.text.most_tokens
     before = done = sum(_tokens_there(job.parts, number) for number in range(len(shard_ranges)))
     read, all_bytes = (0, None) if limit is not None else _bytes_read(job, shard_ranges)
@@ -191,7 +262,13 @@ def _count_shard_ranges(
     with timings.stage("counting", resumed=bool(before)) as stage, telling as show:
         missing, counted = _divide(job.parts, shard_ranges, limit, options.workers)
         while missing:
-            for word in work(job, missing, engine=options.engine, workers=options.workers, address=options.address):
+            for word in work(
+                job,
+                missing,
+                engine=options.engine,
+                workers=options.workers,
+                address=options.address,
+            ):
                 done, read = done + word.num_tokens, read + word.num_bytes
                 show(done, extrapolated(done, read, all_bytes))
             missing, counted = _divide(job.parts, shard_ranges, limit, options.workers)
@@ -200,7 +277,8 @@ def _count_shard_ranges(
 
 
 def _bytes_read(job: CountingJob, shard_ranges: Sequence[range]) -> tuple[int, int | None]:
-    """Bytes on disk of the ranges that are counted already, and of all; 0 and None where a size is unknown."""
+    """Bytes on disk of the ranges that are counted already, and of all; 0 and None where a size is
+    unknown."""
     sizes = [shard.size() for shard in job.shards]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
@@ -210,14 +288,19 @@ def _bytes_read(job: CountingJob, shard_ranges: Sequence[range]) -> tuple[int, i
 
 
 def _divide(
-    parts: Parts, shard_ranges: Sequence[range], limit: int | None, workers: int
+    parts: Parts,
+    shard_ranges: Sequence[range],
+    limit: int | None,
+    workers: int,
 ) -> tuple[list[ShardRange], list[CountedShardRange]]:
     """The ranges to count next, and those already counted, up to the limit.
 
-    To count: all that are missing; with a limit, as many as there are workers, which may count too much.
+    To count: all that are missing; with a limit, as many as there are workers, which may count too
+    much.
 
-    How much of a range is within the limit is known only when all earlier ranges are counted. Until then the largest possible
-    amount is counted, and the range is counted again if that was too much.
+    How much of a range is within the limit is known only when all earlier ranges are counted. Until
+    then the largest possible amount is counted, and the range is counted again if that was too
+    much.
     """
     from recallkit.counting.worker import ShardRange
 

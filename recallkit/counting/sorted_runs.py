@@ -1,8 +1,10 @@
-"""Sorted runs of counts on disk: written by each counter, merged in pairs while there are many, in the end by ranges of keys.
+"""Sorted runs of counts on disk: written by each counter, merged in pairs while there are many, in
+the end by ranges of keys.
 
-A run is a table of counts sorted by key, each column a flat file of little-endian uint64 that is memory-mapped to be read.
-Bigrams and tokens have keys and counts, hashes are keys alone. No file name is used twice: if
-two processes do the same piece of work on a file system without locks, one of them may lose its files, but they never mix.
+A run is a table of counts sorted by key, each column a flat file of little-endian uint64 that is
+memory-mapped to be read. Bigrams and tokens have keys and counts, hashes are keys alone. No file
+name is used twice: if two processes do the same piece of work on a file system without locks, one
+of them may lose its files, but they never mix.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
     """Keys and counts (none of hashes), uint64 (m,), keys strictly increasing."""
 
 HASHES = {"hashes13": 13, "hashes50": 50}
-"""Kinds of runs of hashes -> ids in the n-grams: 13 as in GPT-3's search for test sets in its training text (Brown et al. 2020, appendix
-C, of words there), 50 for long verbatim copies."""
+"""Kinds of runs of hashes -> ids in the n-grams: 13 as in GPT-3's search for test sets in its
+training text (Brown et al. 2020, appendix C, of words there), 50 for long verbatim copies."""
 
 ROWS_PER_RANGE = 1 << 22
 """Rows, summed over all runs, that are merged at once: 100 to 200 MB per thread."""
@@ -55,8 +57,18 @@ def kind_of(name: str) -> Kind:
     from recallkit.counting import bigram_kernels, hash_kernels
 
     if name in HASHES:
-        return Kind(name, hash_kernels.HashRun, hash_kernels.HashRun._fields, hash_kernels.merge_hashes)
-    return Kind(name, bigram_kernels.BigramRun, bigram_kernels.BigramRun._fields, bigram_kernels.merge_runs)
+        return Kind(
+            name,
+            hash_kernels.HashRun,
+            hash_kernels.HashRun._fields,
+            hash_kernels.merge_hashes,
+        )
+    return Kind(
+        name,
+        bigram_kernels.BigramRun,
+        bigram_kernels.BigramRun._fields,
+        bigram_kernels.merge_runs,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +97,16 @@ class RunFiles:
     def load(self, run: SavedRun) -> Run:
         """A run's arrays, memory-mapped. Raises UserError if a file is missing or truncated."""
         if not self.is_whole(run):
-            raise UserError("counts of an unfinished run are damaged", where=self.folder / run.stem, remedy="begin again with --force")
+            raise UserError(
+                "counts of an unfinished run are damaged",
+                where=self.folder / run.stem,
+                remedy="begin again with --force",
+            )
         if not run.num_rows:
             return self.kind.make(*(np.empty(0, np.uint64) for _ in self.kind.columns))
-        return self.kind.make(*(np.memmap(path, "<u8", "r", shape=(run.num_rows,)) for path in self.paths(run.stem)))
+        return self.kind.make(
+            *(np.memmap(path, "<u8", "r", shape=(run.num_rows,)) for path in self.paths(run.stem)),
+        )
 
     def add(self, counted: Run) -> SavedRun:
         """Writes a run."""
@@ -105,11 +123,15 @@ class RunFiles:
         return run
 
     def merge(self, runs: Sequence[Run], *, num_threads: int = 2) -> SavedRun:
-        """Merges any number of runs into a new one: several threads merge ranges of keys, which are written in order."""
+        """Merges any number of runs into a new one: several threads merge ranges of keys, which are
+        written in order."""
         return self._write(self.merged_ranges(runs, num_threads=num_threads))
 
     def _write(self, ranges: Iterable[Run]) -> SavedRun:
-        """A run of ranges of keys, in their order. Files are written, not mapped: on a full disk a map ends the process."""
+        """A run of ranges of keys, in their order.
+
+        Files are written, not mapped: on a full disk a map ends the process.
+        """
         stem, num_rows = f"{self.kind.name}-{uuid.uuid4().hex}", 0
         with ExitStack() as opened:
             temporary = [opened.enter_context(artifacts.replacing(path)) for path in self.paths(stem)]
@@ -121,7 +143,8 @@ class RunFiles:
         return SavedRun(stem, num_rows)
 
     def merged_ranges(self, runs: Sequence[Run], *, num_threads: int = 2) -> Iterator[Run]:
-        """The merged runs in key order, one range of keys at a time; the next ranges are merged while one is used."""
+        """The merged runs in key order, one range of keys at a time; the next ranges are merged
+        while one is used."""
         runs = [run for run in runs if len(run[0])]
         cuts = _cut_ranges(runs)
         with ThreadPoolExecutor(num_threads) as pool:
@@ -137,7 +160,8 @@ class RunFiles:
             path.unlink(missing_ok=True)
 
     def remove_others(self, kept: Iterable[SavedRun]) -> None:
-        """Deletes all files of this kind except those of `kept`: what a killed process had merged or not committed."""
+        """Deletes all files of this kind except those of `kept`: what a killed process had merged
+        or not committed."""
         live = {path for run in kept for path in self.paths(run.stem)}
         for path in self.folder.glob(f"*{self.kind.name}-*"):
             if path not in live:
@@ -145,10 +169,11 @@ class RunFiles:
 
 
 def _cut_ranges(runs: Sequence[Run]) -> Iterator[list[tuple[int, int]]]:
-    """For each range of keys, which rows of every run fall into it: ranges of similar size, of about `ROWS_PER_RANGE` rows at most.
+    """For each range of keys, which rows of every run fall into it: ranges of similar size, of
+    about `ROWS_PER_RANGE` rows at most.
 
-    Cuts are estimated from evenly spaced keys of every run. Example: runs with keys [1, 4, 9] and [2, 4, 8], cut at 4, give
-    [(0, 1), (0, 1)], then [(1, 3), (1, 3)].
+    Cuts are estimated from evenly spaced keys of every run. Example: runs with keys [1, 4, 9] and
+    [2, 4, 8], cut at 4, give [(0, 1), (0, 1)], then [(1, 3), (1, 3)].
     """
     total = sum(len(run[0]) for run in runs)
     if not total:
@@ -162,8 +187,15 @@ def _cut_ranges(runs: Sequence[Run]) -> Iterator[list[tuple[int, int]]]:
         yield [(place[at], place[at + 1]) for place in places]
 
 
-def _in_order(pool: ThreadPoolExecutor, work: Callable[[Any], Any], items: Iterable[Any], *, ahead: int) -> Iterator[Any]:
-    """The results in the order of the items, at most `ahead` of them computed before they are needed."""
+def _in_order(
+    pool: ThreadPoolExecutor,
+    work: Callable[[Any], Any],
+    items: Iterable[Any],
+    *,
+    ahead: int,
+) -> Iterator[Any]:
+    """The results in the order of the items, at most `ahead` of them computed before they are
+    needed."""
     items = iter(items)
     waiting = [pool.submit(work, item) for item in islice(items, ahead)]
     while waiting:

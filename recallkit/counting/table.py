@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     import duckdb
 
 NGRAM_HASHES = "ngram_hashes"
-"""The fact of the meta about hashes of the training text's n-grams: how many were to be kept of each size (`most`), their number by size
-(`num`), their `digest`. Tables that were imported, counted with --only or made by older versions have none."""
+"""The fact of the meta about hashes of the training text's n-grams: how many were to be kept of
+each size (`most`), their number by size (`num`), their `digest`. Tables that were imported, counted
+with --only or made by older versions have none."""
 
 REPEATED_ONLY = "repeated_only"
 """The fact of the meta of a table that `is_of_repeated`."""
@@ -43,7 +44,8 @@ _MAX_ROWS = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class NgramHashes:
-    """A sample of the training text's n-grams of `size` ids: all whose hash is at most `largest` (`hash_kernels`).
+    """A sample of the training text's n-grams of `size` ids: all whose hash is at most `largest`
+    (`hash_kernels`).
 
     `hashes` uint64, increasing.
     """
@@ -62,8 +64,9 @@ class NgramHashes:
 class CountsTable:
     """Bigram and unigram counts of a training text, and the facts recorded with them.
 
-    `keys` (m,) uint64 strictly increasing, first << 32 | second; `counts` (m,) uint64; `tokens` uint32 sorted, those that
-    occur, with `token_counts` uint64. `meta` contains the facts of the run (`tokenizer`, `num_tokens`, `boundary` ...).
+    `keys` (m,) uint64 strictly increasing, first << 32 | second; `counts` (m,) uint64; `tokens`
+    uint32 sorted, those that occur, with `token_counts` uint64. `meta` contains the facts of the
+    run (`tokenizer`, `num_tokens`, `boundary` ...).
     """
 
     path: Path
@@ -80,7 +83,8 @@ class CountsTable:
 
     @property
     def is_of_repeated(self) -> bool:
-        """Whether it has the counts of those bigrams alone that one text repeats (`infini_gram`), and of no single token."""
+        """Whether it has the counts of those bigrams alone that one text repeats (`infini_gram`),
+        and of no single token."""
         return bool(self.meta.get(REPEATED_ONLY))
 
     @cached_property
@@ -95,15 +99,25 @@ class CountsTable:
     @cached_property
     def unigram_counts(self) -> np.ndarray:
         """Occurrences of every token: uint64 (vocab,). Raises UserError for ids beyond 2^22."""
-        vocab = max(int((self.meta.get("tokenizer") or {}).get("vocab_size", 0)), int(self.tokens.max(initial=0)) + 1)
+        vocab = max(
+            int((self.meta.get("tokenizer") or {}).get("vocab_size", 0)),
+            int(self.tokens.max(initial=0)) + 1,
+        )
         if vocab > _MAX_ROWS:
-            raise UserError("token ids beyond 4 million", where=self.path, remedy="control models need a common vocabulary")
+            raise UserError(
+                "token ids beyond 4 million",
+                where=self.path,
+                remedy="control models need a common vocabulary",
+            )
         dense = np.zeros(vocab, np.uint64)
         dense[self.tokens] = self.token_counts
         return dense
 
     def row_starts(self) -> np.ndarray:
-        """Where the bigrams of each first token begin: int64 (vocab + 1,). Raises UserError for ids beyond 2^22."""
+        """Where the bigrams of each first token begin: int64 (vocab + 1,).
+
+        Raises UserError for ids beyond 2^22.
+        """
         vocab, starts = len(self.unigram_counts), self._rows
         assert starts is not None
         return np.concatenate([starts, np.full(max(0, vocab + 1 - len(starts)), starts[-1])])[: vocab + 1]
@@ -115,7 +129,10 @@ class CountsTable:
 
     @cached_property
     def ngram_hashes(self) -> tuple[NgramHashes, ...]:
-        """Hashes of the training text's n-grams, by size; none if the table has none. Raises UserError if they are damaged."""
+        """Hashes of the training text's n-grams, by size; none if the table has none.
+
+        Raises UserError if they are damaged.
+        """
         from recallkit.counting.ngram_hash import ALL
 
         facts = self.hash_facts
@@ -124,15 +141,29 @@ class CountsTable:
         found = []
         with _reading(self.path) as connection:
             for size in HASHES.values():
-                rows = connection.execute(db.query("counts/select_ngram_hashes"), {"size": size}).fetchnumpy()
+                rows = connection.execute(
+                    db.query("counts/select_ngram_hashes"),
+                    {"size": size},
+                ).fetchnumpy()
                 hashes = np.asarray(rows["hash"], np.uint64)
-                found.append(NgramHashes(size, hashes, ALL if len(hashes) < facts["most"] else int(hashes[-1])))
+                found.append(
+                    NgramHashes(
+                        size,
+                        hashes,
+                        ALL if len(hashes) < facts["most"] else int(hashes[-1]),
+                    )
+                )
         if _digest_hashes(found) != facts["digest"]:
-            raise DamagedError("damaged (the digest of its hashes of n-grams differs)", where=self.path, remedy=_AGAIN)
+            raise DamagedError(
+                "damaged (the digest of its hashes of n-grams differs)",
+                where=self.path,
+                remedy=_AGAIN,
+            )
         return tuple(found)
 
     def check_tokenizer(self, described: Mapping[str, Any]) -> None:
-        """Raises UserError unless this tokenizer, with its end token, is that of the counts (or theirs is unknown, as in imported tables).
+        """Raises UserError unless this tokenizer, with its end token, is that of the counts (or
+        theirs is unknown, as in imported tables).
 
         `described`: its `name`, `digest`, `end_token` and `end_token_id`.
         """
@@ -148,7 +179,8 @@ class CountsTable:
             raise UserError(problem, where=self.path, remedy=remedy)
 
     def recompute_id(self) -> str:
-        """The id according to what is in the tables, which is that of the meta unless one of them was changed."""
+        """The id according to what is in the tables, which is that of the meta unless one of them
+        was changed."""
         return counts_id(self.meta, self.keys, self.counts, self.tokens, self.token_counts)
 
     def describe(self) -> dict[str, Any]:
@@ -166,7 +198,8 @@ class CountsTable:
 
 
 def index_rows(keys: np.ndarray) -> np.ndarray:
-    """Where each row of sorted bigram keys begins: int64 (num_rows + 1,); row r has the keys whose first token is r.
+    """Where each row of sorted bigram keys begins: int64 (num_rows + 1,); row r has the keys whose
+    first token is r.
 
     Example: the bigrams (0, 5), (0, 7), (2, 1) have starts [0, 2, 2, 3].
     """
@@ -175,8 +208,14 @@ def index_rows(keys: np.ndarray) -> np.ndarray:
     return np.append(np.searchsorted(keys, firsts), len(keys))
 
 
-def search_counts(keys: np.ndarray, counts: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Counts (int64) of the bigrams (first[i], second[i]) in a table, `keys` uint64 sorted, first << 32 | second; 0 for those not in it.
+def search_counts(
+    keys: np.ndarray,
+    counts: np.ndarray,
+    first: np.ndarray,
+    second: np.ndarray,
+) -> np.ndarray:
+    """Counts (int64) of the bigrams (first[i], second[i]) in a table, `keys` uint64 sorted, first
+    << 32 | second; 0 for those not in it.
 
     Each is searched once, in the order of the keys, so that neighbours share what is in the cache.
     """
@@ -205,12 +244,22 @@ def search_counts(keys: np.ndarray, counts: np.ndarray, first: np.ndarray, secon
 
 
 def _digest_hashes(found: Sequence[NgramHashes]) -> str:
-    return artifacts.digest_json({str(each.size): artifacts.digest_arrays(each.hashes) for each in found})
+    return artifacts.digest_json(
+        {str(each.size): artifacts.digest_arrays(each.hashes) for each in found},
+    )
 
 
-def counts_id(meta: Mapping[str, Any], keys: np.ndarray, counts: np.ndarray, tokens: np.ndarray, token_counts: np.ndarray) -> str:
+def counts_id(
+    meta: Mapping[str, Any],
+    keys: np.ndarray,
+    counts: np.ndarray,
+    tokens: np.ndarray,
+    token_counts: np.ndarray,
+) -> str:
     """The id of a table with these facts and arrays (`CountsTable`)."""
-    identity = artifacts.digest_json([meta.get("tokenizer"), meta.get("boundary"), meta.get("only")])
+    identity = artifacts.digest_json(
+        [meta.get("tokenizer"), meta.get("boundary"), meta.get("only")],
+    )
     digests = [identity, artifacts.digest_arrays(keys, counts, tokens, token_counts)]
     return artifacts.digest_bytes(*(digest.encode() for digest in digests))
 
@@ -223,7 +272,8 @@ def counts_result(out: Path, options: dict[str, Any], *, force: bool) -> Result:
 def read_meta(path: Path) -> dict[str, Any]:
     """The facts of a counts database.
 
-    Raises UserError if it is missing, damaged, or of another schema version, and if a fact was changed.
+    Raises UserError if it is missing, damaged, or of another schema version, and if a fact was
+    changed.
     """
     with _reading(path) as connection:
         return _meta_in(connection, path)
@@ -242,7 +292,9 @@ def _meta_in(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, Any
 
 
 def open_counts(path: Path) -> CountsTable:
-    """Reads a counts database into memory: 16 bytes a distinct bigram. Raises UserError as `read_meta` does.
+    """Reads a counts database into memory: 16 bytes a distinct bigram.
+
+    Raises UserError as `read_meta` does.
 
     Also for counts that do not have the id of the meta.
     """
@@ -265,11 +317,16 @@ def open_counts(path: Path) -> CountsTable:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection to a counts table, and a UserError if there is none, and for what DuckDB finds damaged."""
+    """A connection to a counts table, and a UserError if there is none, and for what DuckDB finds
+    damaged."""
     import duckdb
 
     if not path.is_file():
-        raise UserError("no such counts table", where=path, remedy="make it with `recallkit count`, or name it with --counts")
+        raise UserError(
+            "no such counts table",
+            where=path,
+            remedy="make it with `recallkit count`, or name it with --counts",
+        )
     try:
         with db.connect(path, read_only=True) as connection:
             yield connection
@@ -278,4 +335,8 @@ def _reading(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
             raise
         first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
         remedy = "make it again with --force" if artifacts.is_listed(path) else "name one that `recallkit count` made"
-        raise UserError(f"not a readable counts table ({first_line})", where=path, remedy=remedy) from error
+        raise UserError(
+            f"not a readable counts table ({first_line})",
+            where=path,
+            remedy=remedy,
+        ) from error

@@ -1,11 +1,14 @@
-"""How many of a text's bigrams the rest of the text does not have: what text of its kind that was not counted finds unseen.
+"""How many of a text's bigrams the rest of the text does not have: what text of its kind that was
+not counted finds unseen.
 
-A bounded sample of documents is drawn while the text is counted: those of the smallest hashes, of each a block of bigrams. When all is
-counted, the bigrams whose count is that within their own document would not be in the table had this document not been counted. A hash
-depends on a document's ids alone, so the sample is the same however the text was divided, and documents that are copies are never unseen.
+A bounded sample of documents is drawn while the text is counted: those of the smallest hashes, of
+each a block of bigrams. When all is counted, the bigrams whose count is that within their own
+document would not be in the table had this document not been counted. A hash depends on a
+document's ids alone, so the sample is the same however the text was divided, and documents that are
+copies are never unseen.
 
-Bigrams of the same id twice are left out: tokenizers without tokens for indentation or rules make runs of one id, which are in text of
-every kind.
+Bigrams of the same id twice are left out: tokenizers without tokens for indentation or rules make
+runs of one id, which are in text of every kind.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ _HALF, _LOW = np.uint64(32), np.uint64(2**32 - 1)
 
 
 class SampledDocument(NamedTuple):
-    """The distinct bigrams of a block of a document, and how many there are of each in the block, and in the whole document."""
+    """The distinct bigrams of a block of a document, and how many there are of each in the block,
+    and in the whole document."""
 
     hash: int
     keys: Sequence[int]
@@ -56,8 +60,13 @@ def _first(documents: Iterable[SampledDocument]) -> Iterator[SampledDocument]:
             return
 
 
-def with_documents(sample: tuple[SampledDocument, ...], ids: np.ndarray, starts: np.ndarray) -> tuple[SampledDocument, ...]:
-    """The sample of the documents before and of these: `ids` is (n,) unsigned, each begins at one of `starts`, (d,) int64."""
+def with_documents(
+    sample: tuple[SampledDocument, ...],
+    ids: np.ndarray,
+    starts: np.ndarray,
+) -> tuple[SampledDocument, ...]:
+    """The sample of the documents before and of these: `ids` is (n,) unsigned, each begins at one
+    of `starts`, (d,) int64."""
     lengths = np.diff(starts, append=len(ids))
     starts, lengths = starts[lengths > 1], lengths[lengths > 1]
     hashes = lengths.astype(np.uint64)
@@ -75,7 +84,8 @@ def with_documents(sample: tuple[SampledDocument, ...], ids: np.ndarray, starts:
 
 
 def sample_document(hashed: int, keys: np.ndarray) -> SampledDocument:
-    """A document of the sample: `keys` uint64 (n,), first << 32 | second, are its bigrams in their order; `hashed` chooses the block."""
+    """A document of the sample: `keys` uint64 (n,), first << 32 | second, are its bigrams in their
+    order; `hashed` chooses the block."""
     keys = keys[keys >> _HALF != keys & _LOW]
     size = min(len(keys), _BLOCK)
     first = hashed % (len(keys) - size + 1)
@@ -85,10 +95,15 @@ def sample_document(hashed: int, keys: np.ndarray) -> SampledDocument:
     return SampledDocument(hashed, asked.tolist(), in_block.tolist(), in_document.tolist())
 
 
-def unseen_elsewhere(documents: Iterable[SampledDocument], counted: BigramRun) -> dict[str, Any] | None:
-    """The share of the bigrams of sampled documents that no other document has; None of fewer than 20 documents.
+def unseen_elsewhere(
+    documents: Iterable[SampledDocument],
+    counted: BigramRun,
+) -> dict[str, Any] | None:
+    """The share of the bigrams of sampled documents that no other document has; None of fewer than
+    20 documents.
 
-    `counted`: of the whole text. `share` is of `bigrams`, those in the sample, which are of `documents`.
+    `counted`: of the whole text. `share` is of `bigrams`, those in the sample, which are of
+    `documents`.
     """
     sample = smallest(documents)
     if len(sample) < _LEAST_DOCUMENTS:
@@ -98,4 +113,8 @@ def unseen_elsewhere(documents: Iterable[SampledDocument], counted: BigramRun) -
     )
     total = search_counts(counted.keys, counted.counts, keys >> _HALF, keys & _LOW)
     num_bigrams = int(in_block.sum())
-    return {"share": int(in_block[total == in_document].sum()) / num_bigrams, "bigrams": num_bigrams, "documents": len(sample)}
+    return {
+        "share": int(in_block[total == in_document].sum()) / num_bigrams,
+        "bigrams": num_bigrams,
+        "documents": len(sample),
+    }

@@ -1,4 +1,5 @@
-"""The counting job and its worker: opens the tokenizer once, then reads, tokenises and counts one range of shards after another."""
+"""The counting job and its worker: opens the tokenizer once, then reads, tokenises and counts one
+range of shards after another."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ _MOST_THREADS = 16
 
 
 class ShardRange(NamedTuple):
-    """An item of work: shards `first` to `stop` (excluded), counted up to `limit` tokens if a limit is given."""
+    """An item of work: shards `first` to `stop` (excluded), counted up to `limit` tokens if a limit
+    is given."""
 
     number: int
     first: int
@@ -59,7 +61,11 @@ class CountingJob:
 
     def for_others(self) -> CountingJob:
         """The job as it is sent to other processes."""
-        return replace(self, opened=None, text=replace(self.text, sources=self.text.source_names, texts=None))  # texts are in the shards
+        return replace(
+            self,
+            opened=None,
+            text=replace(self.text, sources=self.text.source_names, texts=None),
+        )  # texts are in the shards
 
     @property
     def where(self) -> str:
@@ -72,42 +78,71 @@ class CountingJob:
 
 
 class Counter:
-    """An opened text and its job. Raises UserError if the tokenizer has changed since the job was made."""
+    """An opened text and its job.
+
+    Raises UserError if the tokenizer has changed since the job was made.
+    """
 
     def __init__(self, job: CountingJob, slot: WorkerSlot | None) -> None:
         self.job = job
         self.num_threads = min(num_cores(), _MOST_THREADS)
         if slot is not None:
             self.num_threads = slot.num_threads
-            os.environ["RAYON_NUM_THREADS"] = str(slot.num_threads)  # `tokenizers` reads it when it first encodes
+            os.environ["RAYON_NUM_THREADS"] = str(
+                slot.num_threads,
+            )  # `tokenizers` reads it when it first encodes
         self.opened = job.opened or OpenText(job.text, shards=job.shards)
         if self.opened.tokenizer.digest != job.tokenizer_digest:
-            raise UserError("changed while the text was counted", where=job.text.tokenizer, remedy="count again with --force")
+            raise UserError(
+                "changed while the text was counted",
+                where=job.text.tokenizer,
+                remedy="count again with --force",
+            )
 
-        self.counters = bigrams.Counters(job.counting, chunk_tokens=job.chunk_tokens, num_threads=self.num_threads)
+        self.counters = bigrams.Counters(
+            job.counting,
+            chunk_tokens=job.chunk_tokens,
+            num_threads=self.num_threads,
+        )
 
     def run(self, items: Sequence[ShardRange]) -> Iterator[Done]:
-        """Counts ranges of shards; reports tokens while it counts, and each range as soon as its result is on disk."""
+        """Counts ranges of shards; reports tokens while it counts, and each range as soon as its
+        result is on disk."""
         for shard_range in items:
             yield from self._count(shard_range)
 
     def _count(self, shard_range: ShardRange) -> Iterator[Done]:
         path = self.job.parts.path(shard_range.number)
-        # The same range may have been given out twice: then this waits while the other process counts it.
+        # The same range may have been given out twice: then this waits while the other process
+        # counts it.
         with Journal(path, {"limit": shard_range.limit}, force=True, patient=True) as journal:
-            found = CountedShardRange.load(path)  # perhaps counted by another process while this one waited
+            found = CountedShardRange.load(
+                path,
+            )  # perhaps counted by another process while this one waited
             if found is None or not found.fits(shard_range.limit):
-                with self.opened.unchanged(journal, range(shard_range.first, shard_range.stop), self.job.digests):
+                with self.opened.unchanged(
+                    journal,
+                    range(shard_range.first, shard_range.stop),
+                    self.job.digests,
+                ):
                     counted = yield from self._count_into(journal, shard_range)
                 counted.save(path)
             journal.finish()
         yield Done(0)
 
-    def _count_into(self, journal: Journal, shard_range: ShardRange) -> Generator[Done, None, CountedShardRange]:
-        """Counts a range of shards and reports twice a second; tokens that an earlier run had counted are not reported again."""
+    def _count_into(
+        self,
+        journal: Journal,
+        shard_range: ShardRange,
+    ) -> Generator[Done, None, CountedShardRange]:
+        """Counts a range of shards and reports twice a second; tokens that an earlier run had
+        counted are not reported again."""
         state = bigrams.counting_state(journal)
         reports = bigrams.count_shard_range(
-            self.opened.encoded(state.position if state else Position(shard_range.first), shard_range.stop),
+            self.opened.encoded(
+                state.position if state else Position(shard_range.first),
+                shard_range.stop,
+            ),
             journal,
             self.counters,
             limit_tokens=shard_range.limit,
@@ -121,7 +156,11 @@ class Counter:
                 whole = self.opened.corpus.num_bytes(shard_range.first, shard_range.stop) or 0
                 yield Done(counted.num_tokens - reported, is_whole=False, num_bytes=whole - read)
                 report = self.opened.corpus.report
-                return replace(counted, num_skipped=report.num_skipped, first_skipped=tuple(report.first_skipped))
+                return replace(
+                    counted,
+                    num_skipped=report.num_skipped,
+                    first_skipped=tuple(report.first_skipped),
+                )
             if time.monotonic() - reported_at > _SECONDS_BETWEEN_REPORTS:
                 so_far = self.opened.bytes_read(shard_range.first) or 0
                 yield Done(num_tokens - reported, is_whole=False, num_bytes=so_far - read)

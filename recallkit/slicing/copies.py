@@ -1,8 +1,10 @@
-"""Which predicted tokens are in an n-gram of the training text, by the hashes of its n-grams that `count` sampled.
+"""Which predicted tokens are in an n-gram of the training text, by the hashes of its n-grams that
+`count` sampled.
 
-A sequence that continues the one before it is read on from there: n-grams extend from one sequence into the next, and end where the
-context of the text does, at documents if these are read one by one. Example with 3-grams: sequences [1, 2, 3, 4] and [4, 5, 6], where
-[3, 4, 5] is in the training text: 3, 4 and 5 are marked.
+A sequence that continues the one before it is read on from there: n-grams extend from one sequence
+into the next, and end where the context of the text does, at documents if these are read one by
+one. Example with 3-grams: sequences [1, 2, 3, 4] and [4, 5, 6], where [3, 4, 5] is in the training
+text: 3, 4 and 5 are marked.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ _BUCKET_BITS = 21
 
 
 class CopyFinder:
-    """Finds tokens of `sequences.parquet` that are in a sampled n-gram of the training text, and counts them and the n-grams."""
+    """Finds tokens of `sequences.parquet` that are in a sampled n-gram of the training text, and
+    counts them and the n-grams."""
 
     def __init__(self, known: Sequence[NgramHashes]) -> None:
         """`known`: the sampled n-grams of each size, at least one."""
@@ -42,40 +45,60 @@ class CopyFinder:
         self._tokens = np.zeros(3, np.int64)
 
     def marked(self, groups: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, np.ndarray]]:
-        """Each row group with a mark for each of its predicted tokens, int8: the size of the longest known n-gram around it, or 0."""
+        """Each row group with a mark for each of its predicted tokens, int8: the size of the
+        longest known n-gram around it, or 0."""
         stretches = _stretches(groups)
         behind, waiting = _Stretch.joined([]), deque(islice(stretches, 1))
         while waiting:
             while sum(len(stretch.ids) for stretch in islice(waiting, 1, None)) < self._reach and (more := next(stretches, None)):
                 waiting.append(more)
             own = waiting.popleft()
-            whole = _Stretch.joined([behind, own, _Stretch.joined(s.part(0, self._reach) for s in waiting).part(0, self._reach)])
+            whole = _Stretch.joined(
+                [
+                    behind,
+                    own,
+                    _Stretch.joined(s.part(0, self._reach) for s in waiting).part(0, self._reach),
+                ]
+            )
             stop = len(behind.ids) + len(own.ids)
             yield own.group, self._mark(whole, len(behind.ids), stop)[own.is_predicted]
             behind = whole.part(max(0, stop - self._reach), stop)
 
     def _mark(self, whole: _Stretch, first: int, stop: int) -> np.ndarray:
-        """Marks of the ids [first, stop); what is around them are the ids that may be in the same n-grams."""
+        """Marks of the ids [first, stop); what is around them are the ids that may be in the same
+        n-grams."""
         marks = np.zeros(len(whole.ids), np.int8)
-        for marker, counted in zip(self._markers, self._counted, strict=True):  # longer n-grams last: their marks are kept
+        for marker, counted in zip(
+            self._markers,
+            self._counted,
+            strict=True,
+        ):  # longer n-grams last: their marks are kept
             counted += marker.mark(whole.ids, np.union1d(whole.starts, [0]), marks, first, stop)
         return marks[first:stop]
 
     def count(self, table: pa.Table) -> None:
-        """Counts the marked tokens of labelled rows, whose columns `ar_hit` and `in_training` have no nulls."""
+        """Counts the marked tokens of labelled rows, whose columns `ar_hit` and `in_training` have
+        no nulls."""
         marked, hits = (table[name].to_numpy() != 0 for name in ("in_training", "ar_hit"))
         self._tokens += [np.count_nonzero(each) for each in (marked, marked & hits, hits)]
 
     def summary(self) -> dict[str, Any]:
         """What was found so far: marked tokens, those of them that are AR hits, all AR hits.
 
-        `ngrams`, by size: the fraction of all n-grams that is sampled, the sampled ones of the text, and those of them in training.
+        `ngrams`, by size: the fraction of all n-grams that is sampled, the sampled ones of the
+        text, and those of them in training.
         """
         ngrams = {
-            str(marker.known.size): {"fraction": marker.known.fraction, **dict(zip(("sampled", "found"), counts.tolist(), strict=True))}
+            str(marker.known.size): {
+                "fraction": marker.known.fraction,
+                **dict(zip(("sampled", "found"), counts.tolist(), strict=True)),
+            }
             for marker, counts in zip(self._markers, self._counted, strict=True)
         }
-        return {**dict(zip(("tokens", "ar_hits", "of_ar_hits"), self._tokens.tolist(), strict=True)), "ngrams": ngrams}
+        return {
+            **dict(zip(("tokens", "ar_hits", "of_ar_hits"), self._tokens.tolist(), strict=True)),
+            "ngrams": ngrams,
+        }
 
 
 class _Marker:
@@ -89,25 +112,46 @@ class _Marker:
         self._places = np.searchsorted(known.hashes, bounds).astype(np.uint32)
         self._places[-1] = len(known.hashes)
 
-    def mark(self, ids: np.ndarray, starts: np.ndarray, marks: np.ndarray, first: int, stop: int) -> tuple[int, int]:
-        """Sets `marks` to the size of the n-grams wherever one is in the training text, and counts n-grams.
+    def mark(
+        self,
+        ids: np.ndarray,
+        starts: np.ndarray,
+        marks: np.ndarray,
+        first: int,
+        stop: int,
+    ) -> tuple[int, int]:
+        """Sets `marks` to the size of the n-grams wherever one is in the training text, and counts
+        n-grams.
 
-        `ids` is (n,) unsigned, of at most 32 bits, `marks` int8 (n,), `starts` int64, ascending, the first 0: positions that
-        no n-gram extends across. Returns how many of the n-grams that end at positions [first, stop) are of the sample, that is
-        would be known if they were in the training text, and how many of these are in it.
+        `ids` is (n,) unsigned, of at most 32 bits, `marks` int8 (n,), `starts` int64, ascending,
+        the first 0: positions that no n-gram extends across. Returns how many of the n-grams that
+        end at positions [first, stop) are of the sample, that is would be known if they were in the
+        training text, and how many of these are in it.
         """
         ids, size = frozen(ids), self.known.size
         largest = np.uint64(self.known.largest)
         power = leading_power(size)
         table = self.known.hashes, self._places, self._shift
         waiting = np.empty((4, _LOOKED_UP_TOGETHER), np.uint64)
-        sampled, found = mark_ngrams(ids, starts, size, power, largest, *table, marks, first, stop, waiting)
+        sampled, found = mark_ngrams(
+            ids,
+            starts,
+            size,
+            power,
+            largest,
+            *table,
+            marks,
+            first,
+            stop,
+            waiting,
+        )
         return int(sampled), int(found)
 
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Consecutive ids of the text: `starts`, where no n-gram extends across, and which ids are predicted, bool (n,)."""
+    """Consecutive ids of the text: `starts`, where no n-gram extends across, and which ids are
+    predicted, bool (n,)."""
 
     ids: np.ndarray
     starts: np.ndarray
@@ -117,7 +161,11 @@ class _Stretch:
     @classmethod
     def joined(cls, parts: Iterable[_Stretch]) -> _Stretch:
         """Parts one after the other."""
-        ids, starts, is_predicted = [np.empty(0, np.uint32)], [np.empty(0, np.int64)], [np.empty(0, bool)]
+        ids, starts, is_predicted = (
+            [np.empty(0, np.uint32)],
+            [np.empty(0, np.int64)],
+            [np.empty(0, bool)],
+        )
         length = 0
         for part in parts:
             ids.append(part.ids)
@@ -133,7 +181,8 @@ class _Stretch:
 
 
 def _stretches(groups: Iterable[pa.Table]) -> Iterator[_Stretch]:
-    """The ids of each row group, without the first id of a sequence that continues the one before: it is the last id of that one."""
+    """The ids of each row group, without the first id of a sequence that continues the one before:
+    it is the last id of that one."""
     last_document = -1
     for group in groups:
         ids, offsets = group_ids(group)

@@ -1,8 +1,10 @@
-"""Slices as data: a name, the columns of `tokens.parquet` (or `words.parquet`) that it needs, a predicate over them, and a sentence.
+"""Slices as data: a name, the columns of `tokens.parquet` (or `words.parquet`) that it needs, a
+predicate over them, and a sentence.
 
-Everything that is summed, resampled, printed or drawn by slice uses these definitions. A user's own slice is an expression over
-the same columns: it may contain only columns and the keywords of `_KEYWORDS`, so that it has one value per row (it has no function
-for aggregation, no query, no file), and polars parses what remains.
+Everything that is summed, resampled, printed or drawn by slice uses these definitions. A user's own
+slice is an expression over the same columns: it may contain only columns and the keywords of
+`_KEYWORDS`, so that it has one value per row (it has no function for aggregation, no query, no
+file), and polars parses what remains.
 """
 
 from __future__ import annotations
@@ -26,16 +28,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS = (*LAYOUTS["tokens"], *LAYOUTS["words"])
-"""What expressions may name: columns of `tokens.parquet`, and of `words.parquet` (see `slicing.words`)."""
+"""What expressions may name: columns of `tokens.parquet`, and of `words.parquet` (see
+`slicing.words`)."""
 
 _TEXT = r"'(?:[^'\x00-\x1f\x7f\ud800-\udfff]|'')*'"
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A set of predicted tokens: those whose row in `tokens.parquet` satisfies `predicate`; null does not count as satisfied.
+    """A set of predicted tokens: those whose row in `tokens.parquet` satisfies `predicate`; null
+    does not count as satisfied.
 
-    `predicate`: the largest training count of an AR hit -> an expression over `columns`. `given`: how a user requests it.
+    `predicate`: the largest training count of an AR hit -> an expression over `columns`. `given`:
+    how a user requests it.
     """
 
     name: str
@@ -46,7 +51,8 @@ class Slice:
 
 
 def _define(name: str, expression: str, sentence: str) -> Slice:
-    """A built-in slice, from an expression in which {most} is the largest training count of an AR hit."""
+    """A built-in slice, from an expression in which {most} is the largest training count of an AR
+    hit."""
     words = re.sub(_TEXT, "", expression)
     columns = tuple(column for column in COLUMNS if re.search(rf"\b{column}\b", words))
     return Slice(name, columns, partial(_fill_in, expression), sentence, name)
@@ -71,7 +77,11 @@ SPLIT = (
 
 STANDARD = (
     *SPLIT,
-    _define("repeated", "repeated", "Tokens that complete a bigram which is in the context already, however often seen in training."),
+    _define(
+        "repeated",
+        "repeated",
+        "Tokens that complete a bigram which is in the context already, however often seen in training.",
+    ),
 )
 """Slices of every comparison."""
 
@@ -111,20 +121,56 @@ _MORE = (
         "word_folded AND NOT word_repeated",
         "All tokens of a word that the context already contains, but only in another case or inflection.",
     ),
-    _define("capitalised", "word_kind = 'capitalised'", "All tokens of a word with a capital first letter that does not begin a sentence."),
-    _define("number", "word_kind = 'number'", "All tokens of a run of digits, with at most two letters after them."),
-    _define("identifier", "word_kind = 'identifier'", "All tokens of a word such as snake_case, camelCase, utf8 or 0xff."),
-    _define("function_word", "word_kind = 'function'", "All tokens of a word in the list of English function words."),
-    _define("content_word", "word_kind <> 'function'", "All tokens of a word that is not in the list of English function words."),
+    _define(
+        "capitalised",
+        "word_kind = 'capitalised'",
+        "All tokens of a word with a capital first letter that does not begin a sentence.",
+    ),
+    _define(
+        "number",
+        "word_kind = 'number'",
+        "All tokens of a run of digits, with at most two letters after them.",
+    ),
+    _define(
+        "identifier",
+        "word_kind = 'identifier'",
+        "All tokens of a word such as snake_case, camelCase, utf8 or 0xff.",
+    ),
+    _define(
+        "function_word",
+        "word_kind = 'function'",
+        "All tokens of a word in the list of English function words.",
+    ),
+    _define(
+        "content_word",
+        "word_kind <> 'function'",
+        "All tokens of a word that is not in the list of English function words.",
+    ),
     _define(
         "state_word",
         "word_kind <> 'function' AND context_class = 'new'",
         "Tokens of a word that is not in the list of English function words, if the token is not in the context yet.",
     ),
-    _define("opening_bracket", "opens_bracket", "Tokens that open a bracket and do not close it themselves."),
-    _define("closing_bracket", "closes_bracket", "Tokens that close a bracket which an earlier token of the context opened."),
-    _define("opening_quote", "opens_quote", "Tokens that open a quotation and do not close it themselves."),
-    _define("closing_quote", "closes_quote", "Tokens that close a quotation which an earlier token of the context opened."),
+    _define(
+        "opening_bracket",
+        "opens_bracket",
+        "Tokens that open a bracket and do not close it themselves.",
+    ),
+    _define(
+        "closing_bracket",
+        "closes_bracket",
+        "Tokens that close a bracket which an earlier token of the context opened.",
+    ),
+    _define(
+        "opening_quote",
+        "opens_quote",
+        "Tokens that open a quotation and do not close it themselves.",
+    ),
+    _define(
+        "closing_quote",
+        "closes_quote",
+        "Tokens that close a quotation which an earlier token of the context opened.",
+    ),
 )
 SLICES = {slice_.name: slice_ for slice_ in (*STANDARD, *_MORE)}
 _COPY = re.compile(r"copy:k([1-9]\d{0,8})", re.ASCII)
@@ -136,23 +182,31 @@ SETS = {
         *("opening_bracket", "closing_bracket", "opening_quote", "closing_quote"),
     ),
 }
-"""Slices that one name requests together: a paper's filters, in definitions of ours (docs/slices.md)."""
+"""Slices that one name requests together: a paper's filters, in definitions of ours
+(docs/slices.md)."""
 
 CONTEXT_CLASSES = ("bigram", "token", "new")
 """What of a token is in its context already: its bigram, else the token alone, else nothing."""
 
 PARTITION = tuple(
     _define(
-        f"{kind}, {how_often}", f"{expression} AND train_count {most} {{most}}", f"{sentence}; seen {limit} --max-count times in training."
+        f"{kind}, {how_often}",
+        f"{expression} AND train_count {most} {{most}}",
+        f"{sentence}; seen {limit} --max-count times in training.",
     )
     for kind, expression, sentence in (
         ("bigram repeated", "repeated", "The bigram is in the context already"),
-        ("token repeated", "context_class = 'token'", "The bigram is not in the context yet, its token is"),
+        (
+            "token repeated",
+            "context_class = 'token'",
+            "The bigram is not in the context yet, its token is",
+        ),
         ("token new", "context_class = 'new'", "The token is not in the context yet"),
     )
     for how_often, most, limit in (("rare", "<=", "at most"), ("frequent", ">", "more than"))
 )
-"""Classes that partition the tokens: by what is in the context already, and by how often the bigram occurred in training.
+"""Classes that partition the tokens: by what is in the context already, and by how often the bigram
+occurred in training.
 
 The first class is the AR hits.
 """
@@ -162,16 +216,22 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}", re.ASCII)
 _MOST_SLICES, _LONGEST, _DEEPEST = 16, 500, 8
 _KEYWORDS = ("and", "or", "not", "in", "is", "null", "between", "like", "true", "false")
 _NUMBER = r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])"
-_TOKEN = re.compile(rf" +|{_TEXT}|(?P<word>[A-Za-z_]\w*)|{_NUMBER}|<=|>=|<>|!=|-(?!-)|/(?!\*)|[<>=+*%(),]", re.ASCII)
+_TOKEN = re.compile(
+    rf" +|{_TEXT}|(?P<word>[A-Za-z_]\w*)|{_NUMBER}|<=|>=|<>|!=|-(?!-)|/(?!\*)|[<>=+*%(),]",
+    re.ASCII,
+)
 _LIST_OF_VALUES = re.compile(
-    rf"\bin\b\s*(?!\s*\(\s*(?:-?{_NUMBER}|{_TEXT})(?:\s*,\s*(?:-?{_NUMBER}|{_TEXT}))*\s*\))", re.ASCII | re.IGNORECASE
+    rf"\bin\b\s*(?!\s*\(\s*(?:-?{_NUMBER}|{_TEXT})(?:\s*,\s*(?:-?{_NUMBER}|{_TEXT}))*\s*\))",
+    re.ASCII | re.IGNORECASE,
 )
 
 
 def parse_slices(given: Sequence[str], *, without: Sequence[Slice] = STANDARD) -> tuple[Slice, ...]:
-    """The slices that a user requests, `without` those of every comparison: `repeated`, `copy:k4`, `name=EXPRESSION`, or one of SETS.
+    """The slices that a user requests, `without` those of every comparison: `repeated`, `copy:k4`,
+    `name=EXPRESSION`, or one of SETS.
 
-    Raises UserError for an unknown slice, one that is not an expression over the columns, and two of the same name.
+    Raises UserError for an unknown slice, one that is not an expression over the columns, and two
+    of the same name.
     """
     singly = itertools.chain(*(SETS.get(text.strip(), (text,)) for text in given))
     requested = dict.fromkeys(map(parse_slice, singly))
@@ -179,9 +239,17 @@ def parse_slices(given: Sequence[str], *, without: Sequence[Slice] = STANDARD) -
     names = [slice_.name for slice_ in added.values()]
     for name in names:
         if names.count(name) > 1:
-            raise UserError("two slices with the same name", where=f"slice {name}", remedy="give each a different name")
+            raise UserError(
+                "two slices with the same name",
+                where=f"slice {name}",
+                remedy="give each a different name",
+            )
     if len(names) > _MOST_SLICES:
-        raise UserError(f"{len(names)} slices", where="--slice", remedy=f"give at most {_MOST_SLICES} at once")
+        raise UserError(
+            f"{len(names)} slices",
+            where="--slice",
+            remedy=f"give at most {_MOST_SLICES} at once",
+        )
     return tuple(added.values())
 
 
@@ -195,7 +263,11 @@ def parse_slice(given: str) -> Slice:
     if name not in SLICES and (plugin := plugins.find(name, "slice")):
         added: object = plugin.load()
         if not isinstance(added, str):
-            raise UserError(f"an object of {type(added).__name__}", where=f"slice {name}", remedy="a slice is a string, its expression")
+            raise UserError(
+                f"an object of {type(added).__name__}",
+                where=f"slice {name}",
+                remedy="a slice is a string, its expression",
+            )
         return replace(_own_slice(plugin.entry.name, added), name=name, given=name)
     # A misspelt copy:kN or set gets "did you mean", too.
     return look_up({**SLICES, **dict.fromkeys(["copy:k4", *SETS], SLICES["all"])}, name, "slice")
@@ -205,7 +277,11 @@ def _copy_slice(name: str) -> Slice:
     found = _COPY.fullmatch(name)
     gram = int(found[1]) if found else 0
     if not 1 <= gram <= config.LONGEST:
-        raise UserError("no such slice", where=name, remedy="write copy:kN for k-grams of N tokens, 1 or more, such as copy:k4")
+        raise UserError(
+            "no such slice",
+            where=name,
+            remedy="write copy:kN for k-grams of N tokens, 1 or more, such as copy:k4",
+        )
     if gram == 1:
         return _define(name, "context_class <> 'new'", "Tokens that are in the context already.")
     sentence = f"Tokens that complete a {gram}-gram which is in the context already (match_length >= {gram - 1})."
@@ -215,22 +291,41 @@ def _copy_slice(name: str) -> Slice:
 def _own_slice(name: str, expression: str) -> Slice:
     if not _NAME.fullmatch(name):
         raise UserError(
-            "not a name for a slice", where=f"slice {name}"[:80], remedy="begin with a letter; up to 40 letters, digits, - and _"
+            "not a name for a slice",
+            where=f"slice {name}"[:80],
+            remedy="begin with a letter; up to 40 letters, digits, - and _",
         )
     if name in SLICES:
-        raise UserError("the name of a built-in slice", where=f"slice {name}", remedy="choose another one")
+        raise UserError(
+            "the name of a built-in slice",
+            where=f"slice {name}",
+            remedy="choose another one",
+        )
     columns = _check_words(name, expression)
     parse = partial(_parse, name, expression)
     _check_values(name, parse)
-    return Slice(name, columns, lambda _: parse(), f"Tokens where {expression}.", f"{name}={expression}")
+    return Slice(
+        name,
+        columns,
+        lambda _: parse(),
+        f"Tokens where {expression}.",
+        f"{name}={expression}",
+    )
 
 
-def _fault(name: str, problem: str, remedy: str = "write a condition on columns of tokens.parquet, such as distance > 100") -> UserError:
+def _fault(
+    name: str,
+    problem: str,
+    remedy: str = "write a condition on columns of tokens.parquet, such as distance > 100",
+) -> UserError:
     return UserError(problem, where=f"slice {name}", remedy=remedy)
 
 
 def _check_words(name: str, expression: str) -> tuple[str, ...]:
-    """The columns in an expression. Raises UserError for anything but columns, keywords, operators, numbers and quoted text."""
+    """The columns in an expression.
+
+    Raises UserError for anything but columns, keywords, operators, numbers and quoted text.
+    """
     if len(expression) > _LONGEST:
         raise _fault(name, f"{len(expression):,} characters", f"write it in {_LONGEST} or less")
     place, depth, columns = 0, 0, []
@@ -243,14 +338,20 @@ def _check_words(name: str, expression: str) -> tuple[str, ...]:
             raise _fault(name, f"brackets deeper than {_DEEPEST}", "nest them less")
         if token["word"] and token["word"].lower() not in _KEYWORDS:
             try:
-                columns.append(look_up({column: column for column in COLUMNS}, token["word"], "column"))
+                columns.append(
+                    look_up({column: column for column in COLUMNS}, token["word"], "column"),
+                )
             except UserError as error:
                 raise _fault(name, f"no column {token['word']}", error.remedy or "") from None
         place = token.end()
     if not columns:
         raise _fault(name, "names no column")
     if _LIST_OF_VALUES.search(re.sub(_TEXT, "''", expression)):
-        raise _fault(name, "IN without a list of values", "write numbers or quoted text in brackets: source IN ('web', 'code')")
+        raise _fault(
+            name,
+            "IN without a list of values",
+            "write numbers or quoted text in brackets: source IN ('web', 'code')",
+        )
     return tuple(dict.fromkeys(columns))
 
 
@@ -289,7 +390,10 @@ def _evaluate(predicates: Sequence[tuple[str, pl.Expr]], frame: pl.DataFrame) ->
         try:
             found.append(frame.select(predicate).to_series())
         except pl.exceptions.PolarsError as error:
-            raise _fault(name, f"not a condition on these columns ({_first_line(error)})") from error
+            raise _fault(
+                name,
+                f"not a condition on these columns ({_first_line(error)})",
+            ) from error
     return found
 
 
@@ -298,7 +402,10 @@ def _first_line(error: Exception) -> str:
 
 
 def members(slices: Sequence[Slice], rows: pa.Table, max_count: int) -> list[np.ndarray]:
-    """For each slice, which of n rows of `tokens.parquet` are in it, bool (n,). `rows` has at least the columns that they need."""
+    """For each slice, which of n rows of `tokens.parquet` are in it, bool (n,).
+
+    `rows` has at least the columns that they need.
+    """
     import polars as pl
 
     needed = {column for slice_ in slices for column in slice_.columns}

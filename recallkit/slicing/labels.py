@@ -1,8 +1,10 @@
-"""Sequences to labelled tokens: which predicted tokens complete a bigram that occurred earlier in the context, and how rare it was.
+"""Sequences to labelled tokens: which predicted tokens complete a bigram that occurred earlier in
+the context, and how rare it was.
 
-`repeated` and `train_count` are columns of their own, so that any other threshold than that of `ar_hit` is a query. `match_length` is the
-length of the preceding context that also occurred there. What later questions
-need of a token's context is a column here, so that nothing else reads contexts again.
+`repeated` and `train_count` are columns of their own, so that any other threshold than that of
+`ar_hit` is a query. `match_length` is the length of the preceding context that also occurred there.
+What later questions need of a token's context is a column here, so that nothing else reads contexts
+again.
 """
 
 from __future__ import annotations
@@ -37,28 +39,36 @@ PARQUET_OPTIONS: dict[str, Any] = {
     "column_encoding": dict.fromkeys(_AS_DIFFERENCES, "DELTA_BINARY_PACKED"),
     "write_statistics": ["sequence", "position", "document"],
 }
-"""How `tokens.parquet` is written: every reader knows these encodings (splitting the bytes of whole numbers
-saves a tenth, and DuckDB reads that from 2.0 only). As differences of neighbours four columns are written in
-seven tenths of the time and read in three quarters; the file is 0.4 % larger. The smallest and largest values of
-a row group are kept of the columns that say where in the text it is."""
+"""How `tokens.parquet` is written: every reader knows these encodings (splitting the bytes of whole
+numbers saves a tenth, and DuckDB reads that from 2.0 only). As differences of neighbours four
+columns are written in seven tenths of the time and read in three quarters; the file is 0.4 %
+larger. The smallest and largest values of a row group are kept of the columns that say where in the
+text it is."""
 
 
 def ar_hits(repeated: np.ndarray, train_count: np.ndarray, max_count: int) -> np.ndarray:
     """Which tokens are AR hits, bool (n,): the associative-recall slice of Zoology, section 3.1.
 
-    An AR hit is the last token of a bigram that occurs earlier in the same sequence and occurred at most `max_count` times in training.
-    Everything that asks for AR hits reads the column `ar_hit` that this makes.
+    An AR hit is the last token of a bigram that occurs earlier in the same sequence and occurred at
+    most `max_count` times in training. Everything that asks for AR hits reads the column `ar_hit`
+    that this makes.
     """
     found: np.ndarray = repeated & (train_count <= max_count)
     return found
 
 
-def label_group(group: pa.Table, counts: CountsTable | None, max_count: int, in_training: np.ndarray | None = None) -> pa.Table:
+def label_group(
+    group: pa.Table,
+    counts: CountsTable | None,
+    max_count: int,
+    in_training: np.ndarray | None = None,
+) -> pa.Table:
     """Labels a row group of `sequences.parquet`: its rows of `tokens.parquet`.
 
-    Without `counts` the columns `train_count` and `ar_hit` are null: repetition is known, rarity is not. Counts of repeated bigrams alone
-    (`CountsTable.is_of_repeated`) leave `train_count` null where nothing is repeated. `in_training`: the marks of
-    copies (see `CopyFinder`), int8 (n,), if they are known.
+    Without `counts` the columns `train_count` and `ar_hit` are null: repetition is known, rarity is
+    not. Counts of repeated bigrams alone (`CountsTable.is_of_repeated`) leave `train_count` null
+    where nothing is repeated. `in_training`: the marks of copies (see `CopyFinder`), int8 (n,), if
+    they are known.
     """
     import pyarrow as pa
 
@@ -88,7 +98,10 @@ def label_group(group: pa.Table, counts: CountsTable | None, max_count: int, in_
         pa.array(previous.view(np.int32)),
         pa.array(token.view(np.int32)),
         repeated,
-        pa.DictionaryArray.from_arrays(pa.array(found.context_class.astype(np.int32)), pa.array(CONTEXT_CLASSES)),
+        pa.DictionaryArray.from_arrays(
+            pa.array(found.context_class.astype(np.int32)),
+            pa.array(CONTEXT_CLASSES),
+        ),
         distance,
         first_distance,
         pa.array(found.occurrences),
@@ -102,7 +115,8 @@ def label_group(group: pa.Table, counts: CountsTable | None, max_count: int, in_
 
 
 def repeated_bigrams(sequences: Path) -> np.ndarray:
-    """The distinct bigrams that `sequences.parquet` repeats, each within one sequence: sorted keys (uint64), first << 32 | second."""
+    """The distinct bigrams that `sequences.parquet` repeats, each within one sequence: sorted keys
+    (uint64), first << 32 | second."""
     found = [np.empty(0, np.uint64)]
     for group in sequence_groups(sequences):
         labels = label_group(group, None, 0)
@@ -113,7 +127,8 @@ def repeated_bigrams(sequences: Path) -> np.ndarray:
 
 
 def _spans(group: pa.Table, offsets: np.ndarray) -> tuple[pa.Array, pa.Array]:
-    """Document (int32) and source (dictionary) of each predicted id, from the spans of its sequence."""
+    """Document (int32) and source (dictionary) of each predicted id, from the spans of its
+    sequence."""
     import pyarrow as pa
 
     starts = group["span_starts"].combine_chunks()
@@ -125,11 +140,15 @@ def _spans(group: pa.Table, offsets: np.ndarray) -> tuple[pa.Array, pa.Array]:
     documents = group["span_documents"].combine_chunks().flatten().to_numpy()
     names = group["span_sources"].combine_chunks().flatten().dictionary_encode()
     codes = names.indices.to_numpy()
-    return pa.array(np.repeat(documents, lengths)), pa.DictionaryArray.from_arrays(pa.array(np.repeat(codes, lengths)), names.dictionary)
+    return pa.array(np.repeat(documents, lengths)), pa.DictionaryArray.from_arrays(
+        pa.array(np.repeat(codes, lengths)),
+        names.dictionary,
+    )
 
 
 class DocumentSums:
-    """Bytes of text and unseen bigrams by document, for the manifest, summed while tokens are labelled.
+    """Bytes of text and unseen bigrams by document, for the manifest, summed while tokens are
+    labelled.
 
     `text` gives the number of bytes of each id, 0 for an end token; None where they are not known.
     """
@@ -159,7 +178,8 @@ class DocumentSums:
         self._sums.append(pl.DataFrame({**keys, **sums}, schema_overrides={"hits": pl.Int64}))
 
     def bytes_by_source(self) -> list[list[Any]] | None:
-        """[source, bytes, bytes in AR hits], `ALL` first, then the MAX_RESAMPLED_SOURCES largest by tokens, sorted by name.
+        """[source, bytes, bytes in AR hits], `ALL` first, then the MAX_RESAMPLED_SOURCES largest by
+        tokens, sorted by name.
 
         Without training counts the bytes in AR hits are None; None where bytes are not known.
         """
@@ -177,7 +197,8 @@ class DocumentSums:
     def unseen(self) -> dict[str, Any] | None:
         """How many bigrams the counts do not have, as `share_of_documents`; None without bigrams.
 
-        Those of one id twice are left out, as `counting.unseen` does with documents that were counted.
+        Those of one id twice are left out, as `counting.unseen` does with documents that were
+        counted.
         """
         import polars as pl
 
@@ -187,7 +208,8 @@ class DocumentSums:
 
 
 def share_of_documents(unseen: np.ndarray, bigrams: np.ndarray) -> dict[str, Any]:
-    """The `share` of `bigrams` (n,) that is `unseen` (n,), and its standard error over the n documents, None of a single one."""
+    """The `share` of `bigrams` (n,) that is `unseen` (n,), and its standard error over the n
+    documents, None of a single one."""
     total, number = int(bigrams.sum()), len(bigrams)
     share = int(unseen.sum()) / total
     squares = np.square(unseen - share * bigrams).sum()
@@ -204,11 +226,13 @@ def label_sequences(
     copies: CopyFinder | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Generator[pa.Table]:
-    """Labels every row group of `sequences.parquet` in turn; `progress` receives the tokens done, `sums` every group.
+    """Labels every row group of `sequences.parquet` in turn; `progress` receives the tokens done,
+    `sums` every group.
 
     `copies` finds what was copied from the training text; without it, that is not known.
 
-    While the caller writes one group, which takes longer than labelling it, the next one is read and labelled.
+    While the caller writes one group, which takes longer than labelling it, the next one is read
+    and labelled.
     """
 
     def labelled() -> Iterator[pa.Table]:

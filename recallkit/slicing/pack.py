@@ -1,7 +1,7 @@
 """The frozen pack of a slice directory: its ids as arrays, for programs that record NLLs of them.
 
-docs/nlls.md describes it. `ids.npy` (sequences, seq_len + 1) int32, shorter sequences filled up with
-0; `lengths.npy` (sequences,) int32, the ids of each; `manifest.json`, what the two are of.
+docs/nlls.md describes it. `ids.npy` (sequences, seq_len + 1) int32, shorter sequences filled up
+with 0; `lengths.npy` (sequences,) int32, the ids of each; `manifest.json`, what the two are of.
 """
 
 from __future__ import annotations

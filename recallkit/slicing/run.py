@@ -1,4 +1,5 @@
-"""The work of `slice`: text to sequences to labelled tokens; finished stages are reused, interrupted ones resumed."""
+"""The work of `slice`: text to sequences to labelled tokens; finished stages are reused,
+interrupted ones resumed."""
 
 from __future__ import annotations
 
@@ -46,11 +47,13 @@ def slice_text(
     sample: Sample | None = None,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Labels every predicted token of a text into the directory `out`; returns the manifest of `tokens.parquet`.
+    """Labels every predicted token of a text into the directory `out`; returns the manifest of
+    `tokens.parquet`.
 
-    Tokenising is the slow part and can be resumed: sequences that exist already are labelled again without it. Without
-    `counts` only repetition is labelled, and they can be added later; an index, infini-gram:INDEX, is asked for repeated bigrams.
-    Raises UserError for everything a user can correct.
+    Tokenising is the slow part and can be resumed: sequences that exist already are labelled again
+    without it. Without `counts` only repetition is labelled, and they can be added later; an index,
+    infini-gram:INDEX, is asked for repeated bigrams. Raises UserError for everything a user can
+    correct.
     """
     if seq_len < 1:
         raise UserError("a sequence needs at least one prediction", where=f"--seq-len {seq_len}")
@@ -60,7 +63,9 @@ def slice_text(
     if table is not None:
         table.check_tokenizer(opened.tokenizer.describe())
         if table.meta.get("boundary") != text.boundary:
-            console.note(f"{counts} was counted with --boundary {table.meta.get('boundary')}, this text is sliced with {text.boundary}")
+            console.note(
+                f"{counts} was counted with --boundary {table.meta.get('boundary')}, this text is sliced with {text.boundary}",
+            )
     for result in (Result(out / "sequences.parquet", "sequences", {}), _labels_result(out, {})):
         result.check_replaceable()
     threshold = rare.resolve(table or index)
@@ -68,7 +73,9 @@ def slice_text(
     timings = Timings()
     made = _make_sequences(opened, out / "sequences.parquet", seq_len, timings, force=force)
     if index is not None:
-        table = open_counts(index.table(repeated_bigrams(out / "sequences.parquet"), made["sequences_digest"]))
+        table = open_counts(
+            index.table(repeated_bigrams(out / "sequences.parquet"), made["sequences_digest"]),
+        )
     only = None if table is None else table.meta.get("only")
     if only not in (None, made["sequences_digest"]):
         raise UserError(
@@ -99,8 +106,16 @@ def _sequences_options(opened: OpenText, seq_len: int) -> dict[str, Any]:
     return {**opened.identity(), "seq_len": seq_len}
 
 
-def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings, *, force: bool) -> dict[str, Any]:
-    """The manifest of the sequences of the text, which an earlier run finished or which are made now."""
+def _make_sequences(
+    opened: OpenText,
+    path: Path,
+    seq_len: int,
+    timings: Timings,
+    *,
+    force: bool,
+) -> dict[str, Any]:
+    """The manifest of the sequences of the text, which an earlier run finished or which are made
+    now."""
     from recallkit.text.sequences import group_ids, write_sequences
 
     options = _sequences_options(opened, seq_len)
@@ -116,7 +131,11 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
             facts["drawn"] = opened.drawn.facts
         groups = ahead(_sequence_groups(opened, journal, seq_len))
         showing = progress("slicing", total=opened.most_tokens)
-        with timings.stage("slicing", resumed=journal.resumed) as stage, showing as show, contextlib.closing(groups):
+        with (
+            timings.stage("slicing", resumed=journal.resumed) as stage,
+            showing as show,
+            contextlib.closing(groups),
+        ):
 
             def shown() -> Iterator[pa.Table]:
                 done = 0
@@ -132,11 +151,19 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
 
 
 def _sequence_groups(opened: OpenText, journal: Journal, seq_len: int) -> Iterator[pa.Table]:
-    """The sequences' row groups, each committed as a part of the journal before it is yielded; first those that an earlier run committed.
+    """The sequences' row groups, each committed as a part of the journal before it is yielded;
+    first those that an earlier run committed.
 
-    The next sequences are encoded and packed meanwhile. If that raises, the group before is committed first.
+    The next sequences are encoded and packed meanwhile. If that raises, the group before is
+    committed first.
     """
-    from recallkit.text.sequences import PackingState, pack_sequences, sequences_table, textless_schema, with_text
+    from recallkit.text.sequences import (
+        PackingState,
+        pack_sequences,
+        sequences_table,
+        textless_schema,
+        with_text,
+    )
 
     state = PackingState.from_json(journal.state) if journal.resumed else PackingState()
     journal.note_resumed(state.num_predictions, "tokens")
@@ -155,15 +182,31 @@ def _sequence_groups(opened: OpenText, journal: Journal, seq_len: int) -> Iterat
         for block in ahead(blocks):
             table = sequences_table(block)
             part = journal.part(journal.num_parts)
-            artifacts.write_parquet(part, [table], schema, {}, use_dictionary=False, compression="none")
+            artifacts.write_parquet(
+                part,
+                [table],
+                schema,
+                {},
+                use_dictionary=False,
+                compression="none",
+            )
             journal.commit(asdict(block.state))
             yield with_text(table, opened.tokenizer)
     if not journal.num_parts:
-        raise UserError("the text is too short for a single prediction", where=", ".join(opened.options.source_names))
+        raise UserError(
+            "the text is too short for a single prediction",
+            where=", ".join(opened.options.source_names),
+        )
 
 
 def make_labels(
-    out: Path, tokenizer: TextTokenizer, table: CountsTable | None, threshold: Threshold, timings: Timings, *, force: bool
+    out: Path,
+    tokenizer: TextTokenizer,
+    table: CountsTable | None,
+    threshold: Threshold,
+    timings: Timings,
+    *,
+    force: bool,
 ) -> dict[str, Any]:
     """Labels the sequences of the directory `out` in `tokens.parquet`; returns the manifest.
 
@@ -175,7 +218,11 @@ def make_labels(
     sequences = out / "sequences.parquet"
     of_sequences = artifacts.read_manifest(sequences)
     counts = table.describe() if table is not None else None
-    options = {"sequences_digest": of_sequences["sequences_digest"], "counts_id": counts and counts["id"], "max_count": threshold.max_count}
+    options = {
+        "sequences_digest": of_sequences["sequences_digest"],
+        "counts_id": counts and counts["id"],
+        "max_count": threshold.max_count,
+    }
     if counts is not None and "hashes" in counts:
         options["hashes"] = counts["hashes"]
     made = artifacts.manifest_options(out / "tokens.parquet", force=force)
@@ -191,7 +238,17 @@ def make_labels(
         copies = CopyFinder(table.ngram_hashes)
 
     def manifest_at_end() -> dict[str, Any]:
-        kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "tokenizer", "sources", "names", "limit_tokens")
+        kept = (
+            "sequences_digest",
+            "num_rows",
+            "num_sequences",
+            "seq_len",
+            "boundary",
+            "tokenizer",
+            "sources",
+            "names",
+            "limit_tokens",
+        )
         rarity = {"max_count": threshold.max_count, "threshold": threshold.facts()}
         found = {
             "num_bytes": sums.bytes_by_source(),
@@ -199,16 +256,38 @@ def make_labels(
             "in_training": None if copies is None else copies.summary(),
             **({"drawn": of_sequences["drawn"]} if "drawn" in of_sequences else {}),
         }
-        return {**result.stamp(), "counts": counts, **rarity, **{name: of_sequences[name] for name in kept}, **found}
+        return {
+            **result.stamp(),
+            "counts": counts,
+            **rarity,
+            **{name: of_sequences[name] for name in kept},
+            **found,
+        }
 
     manifest: dict[str, Any] = {}
     with result.writing(manifest, timings) as new:
-        with timings.stage("labelling") as stage, progress("labelling", total=of_sequences["num_rows"]) as show:
+        with (
+            timings.stage("labelling") as stage,
+            progress("labelling", total=of_sequences["num_rows"]) as show,
+        ):
             groups = sequence_groups(sequences)
-            tables = labels.label_sequences(groups, table, threshold.max_count, sums=sums, copies=copies, progress=show)
+            tables = labels.label_sequences(
+                groups,
+                table,
+                threshold.max_count,
+                sums=sums,
+                copies=copies,
+                progress=show,
+            )
             schema, path = schemas.arrow_schema("tokens"), new / "tokens.parquet"
             with contextlib.closing(tables):
-                manifest |= artifacts.write_parquet(path, tables, schema, manifest_at_end, **labels.PARQUET_OPTIONS)
+                manifest |= artifacts.write_parquet(
+                    path,
+                    tables,
+                    schema,
+                    manifest_at_end,
+                    **labels.PARQUET_OPTIONS,
+                )
             stage.amounts["tokens"] = manifest["num_rows"]
         write_tokenizer(new, tokenizer)
     return manifest
@@ -216,4 +295,10 @@ def make_labels(
 
 def _labels_result(out: Path, options: dict[str, Any], *, force: bool = False) -> Result:
     """The labels in a directory, with the tokenizer, as a result."""
-    return Result(out / "tokens.parquet", "tokens", options, force=force, beside=[out / TOKENIZER_FILE])
+    return Result(
+        out / "tokens.parquet",
+        "tokens",
+        options,
+        force=force,
+        beside=[out / TOKENIZER_FILE],
+    )

@@ -1,5 +1,5 @@
-"""Which bigrams are rare in training: the papers' rate where the counts resolve it, and a warning where they are not: common bigrams, or
-counts of text of another kind."""
+"""Which bigrams are rare in training: the papers' rate where the counts resolve it, and a warning
+where they are not: common bigrams, or counts of text of another kind."""
 
 from __future__ import annotations
 
@@ -18,31 +18,42 @@ if TYPE_CHECKING:
     from recallkit.counting.table import CountsTable
 
 PAPERS_RATE = 125.0
-"""Occurrences per billion training tokens: 1,250 in the 10B tokens of Zoology's training (section 3.1 and appendix C.1)."""
+"""Occurrences per billion training tokens: 1,250 in the 10B tokens of Zoology's training (section
+3.1 and appendix C.1)."""
 
 LEAST_COUNT = 5
-"""The smallest count that stands for a rate. Where a rate means fewer occurrences, their number is mostly chance: a Poisson count of mean 5
-has a relative standard deviation of 45 %, and which of two bigrams of the same rate is called rare is decided by the sample."""
+"""The smallest count that stands for a rate.
+
+Where a rate means fewer occurrences, their number is mostly chance: a Poisson count of mean 5 has a
+relative standard deviation of 45 %, and which of two bigrams of the same rate is called rare is
+decided by the sample.
+"""
 
 PAPERS_SHARE = 0.064
-"""AR hits among all tokens at that rate: "approximately 6.4 % of validation tokens" (Zoology, section 3.1 and appendix C.1)."""
+"""AR hits among all tokens at that rate: "approximately 6.4 % of validation tokens" (Zoology,
+section 3.1 and appendix C.1)."""
 
 COMMON_SHARE = 0.15
-"""Above this share of tokens, more than twice the papers', a warning says that common bigrams are called rare."""
+"""Above this share of tokens, more than twice the papers', a warning says that common bigrams are
+called rare."""
 
 OTHER_KIND = 1.5
-"""Text is of another kind if the odds of its bigrams to be unseen are more than this times those of held-out text of the counted corpus,
-even if its share of unseen bigrams were less by two standard errors (docs/slices.md)."""
+"""Text is of another kind if the odds of its bigrams to be unseen are more than this times those of
+held-out text of the counted corpus, even if its share of unseen bigrams were less by two standard
+errors (docs/slices.md)."""
 
 BY_COUNT, BY_RATE, BY_PAPERS, FALLBACK = "count", "rate", "papers", "fallback"
-"""The rules by which a threshold is chosen: --max-count, --max-rate, neither, neither where counts do not resolve the papers' rate."""
+"""The rules by which a threshold is chosen: --max-count, --max-rate, neither, neither where counts
+do not resolve the papers' rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The largest training count that is rare, and how it was chosen: `rule` is one of these, None without training counts.
+    """The largest training count that is rare, and how it was chosen: `rule` is one of these, None
+    without training counts.
 
-    `rate`: the occurrences per billion training tokens that were given or aimed at; None if a count was given.
+    `rate`: the occurrences per billion training tokens that were given or aimed at; None if a count
+    was given.
     """
 
     max_count: int
@@ -56,28 +67,40 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class RareCount:
-    """What counts as rare in training: at most `max_count` times, or at most `max_rate` times per billion training tokens.
+    """What counts as rare in training: at most `max_count` times, or at most `max_rate` times per
+    billion training tokens.
 
-    With neither, at most PAPERS_RATE times per billion tokens, or LEAST_COUNT times where that is less.
+    With neither, at most PAPERS_RATE times per billion tokens, or LEAST_COUNT times where that is
+    less.
     """
 
     max_count: int | None = None
     max_rate: float | None = None
 
     def resolve(self, counts: CountsTable | InfiniGram | None) -> Threshold:
-        """The threshold for these counts. Raises UserError for a rate without counts, or one that is less than one occurrence.
+        """The threshold for these counts.
+
+        Raises UserError for a rate without counts, or one that is less than one occurrence.
 
         Without `counts` nothing is labelled as rare, and the threshold is of no consequence.
         """
         if self.max_rate is None:
             return self._default(counts) if self.max_count is None else Threshold(self.max_count, None if counts is None else BY_COUNT)
         if counts is None:
-            raise UserError("a rate needs the number of training tokens", where="--max-rate", remedy="give --counts")
+            raise UserError(
+                "a rate needs the number of training tokens",
+                where="--max-rate",
+                remedy="give --counts",
+            )
         expected = self.max_rate * counts.num_tokens / 1e9
         if expected < 1:
             tokens = f"{abbreviate(counts.num_tokens)} training tokens"
             problem = f"{self.max_rate:g} occurrences per billion are {expected:.2g} in {tokens}, less than one"
-            raise UserError(problem, where="--max-rate", remedy="count more text, or give --max-count")
+            raise UserError(
+                problem,
+                where="--max-rate",
+                remedy="count more text, or give --max-count",
+            )
         return Threshold(int(expected), BY_RATE, self.max_rate)
 
     @staticmethod
@@ -85,14 +108,19 @@ class RareCount:
         if counts is None:
             return Threshold(config.MAX_COUNT)
         expected = papers_count(counts.num_tokens)
-        return Threshold(max(expected, LEAST_COUNT), BY_PAPERS if expected >= LEAST_COUNT else FALLBACK, PAPERS_RATE)
+        return Threshold(
+            max(expected, LEAST_COUNT),
+            BY_PAPERS if expected >= LEAST_COUNT else FALLBACK,
+            PAPERS_RATE,
+        )
 
 
 BY_DEFAULT = RareCount()
 
 
 def small_counts_note(labels: Mapping[str, Any]) -> str | None:
-    """That a rate would need more counted text, where it means fewer than LEAST_COUNT occurrences; `labels`: the manifest of labels."""
+    """That a rate would need more counted text, where it means fewer than LEAST_COUNT occurrences;
+    `labels`: the manifest of labels."""
     rule = (labels.get("threshold") or {}).get("rule")
     if rule == FALLBACK or (rule == BY_RATE and labels["max_count"] < LEAST_COUNT):
         return f"Counts below {LEAST_COUNT} are mostly chance. For a lower threshold, count more training text."
@@ -115,7 +143,8 @@ def _papers_rate_allows(num_tokens: int) -> str:
 
 
 def rate_and_rule(labels: Mapping[str, Any]) -> str:
-    """The threshold of a manifest of labels with training counts as a rate, and the rule by which it was chosen, if it is recorded."""
+    """The threshold of a manifest of labels with training counts as a rate, and the rule by which
+    it was chosen, if it is recorded."""
     tokens = labels["counts"]["num_tokens"]
     rate = f"{abbreviate(per_billion(labels['max_count'], tokens))} per billion"
     chosen = labels.get("threshold") or {}
@@ -128,7 +157,8 @@ def rate_and_rule(labels: Mapping[str, Any]) -> str:
 
 
 def what_is_unseen(labels: Mapping[str, Any]) -> str | None:
-    """How much of the text the counts do not have, beside what held-out text of the counted corpus has, if it is known; else None.
+    """How much of the text the counts do not have, beside what held-out text of the counted corpus
+    has, if it is known; else None.
 
     `labels`: the manifest of labels.
     """
@@ -140,7 +170,10 @@ def what_is_unseen(labels: Mapping[str, Any]) -> str | None:
 
 
 def _is_other_kind(labels: Mapping[str, Any]) -> bool:
-    """Whether the text is of another kind than what was counted (OTHER_KIND). False where it is of one document, or nothing is known."""
+    """Whether the text is of another kind than what was counted (OTHER_KIND).
+
+    False where it is of one document, or nothing is known.
+    """
     unseen, held_out = labels.get("unseen"), (labels["counts"] or {}).get("unseen")
     if not unseen or not held_out or unseen["standard_error"] is None:
         return False
@@ -148,13 +181,20 @@ def _is_other_kind(labels: Mapping[str, Any]) -> bool:
     return bool(least * (1 - share) > OTHER_KIND * share * (1 - least))
 
 
-def counts_warning(labels: Mapping[str, Any], share: float | None, shares: Iterable[tuple[int, float]] = ()) -> str | None:
-    """One line where rare bigrams are not what they seem, with a remedy; else None. `labels`: the manifest of labels.
+def counts_warning(
+    labels: Mapping[str, Any],
+    share: float | None,
+    shares: Iterable[tuple[int, float]] = (),
+) -> str | None:
+    """One line where rare bigrams are not what they seem, with a remedy; else None.
 
-    Where the text is of another kind than what was counted (OTHER_KIND). Else where AR hits are more than COMMON_SHARE of tokens, with
-    the threshold that gives about the papers' share.
-    `share`: AR hits among all tokens (None if not known); `shares`: thresholds, and what `share` would be at each.
-    The threshold proposed is the power of two, or 0, whose share is nearest to PAPERS_SHARE in ratio, if one gives at most COMMON_SHARE.
+    `labels`: the manifest of labels.
+
+    Where the text is of another kind than what was counted (OTHER_KIND). Else where AR hits are
+    more than COMMON_SHARE of tokens, with the threshold that gives about the papers' share.
+    `share`: AR hits among all tokens (None if not known); `shares`: thresholds, and what `share`
+    would be at each. The threshold proposed is the power of two, or 0, whose share is nearest to
+    PAPERS_SHARE in ratio, if one gives at most COMMON_SHARE.
     """
     if (counts := labels["counts"]) is None:
         return None

@@ -1,4 +1,5 @@
-"""Slices as people see them: the answer, the table, the chart of repeated tokens and AR hits by source."""
+"""Slices as people see them: the answer, the table, the chart of repeated tokens and AR hits by
+source."""
 
 from __future__ import annotations
 
@@ -6,10 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
 from recallkit.display.cells import abbreviate, counted, percent, timings_lines
-from recallkit.display.charts import MOST_SOURCES, TIP, WIDTH, Colour, Figure, column, labels, layer, not_drawn, plot, share
+from recallkit.display.charts import (
+    MOST_SOURCES,
+    TIP,
+    WIDTH,
+    Colour,
+    Figure,
+    column,
+    labels,
+    layer,
+    not_drawn,
+    plot,
+    share,
+)
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
-from recallkit.slicing.threshold import counts_warning, rate_and_rule, small_counts_note, what_is_unseen
+from recallkit.slicing.threshold import (
+    counts_warning,
+    rate_and_rule,
+    small_counts_note,
+    what_is_unseen,
+)
 from recallkit.storage import artifacts
 from recallkit.storage.artifacts import MANIFEST
 from recallkit.storage.timings import read_timings
@@ -28,8 +46,14 @@ _PACKS = ("Ids as arrays", "Ids of the changed text")
 """What the packs of a slice directory contain, in their order."""
 
 
-def look(path: Path, manifest: Mapping[str, Any], summary: pl.DataFrame, packs: Sequence[Path] = ()) -> Look:
-    """A slice directory as people see it, by its `summarise_slices`; `manifest` is that of the labels, with `reused` if none were made.
+def look(
+    path: Path,
+    manifest: Mapping[str, Any],
+    summary: pl.DataFrame,
+    packs: Sequence[Path] = (),
+) -> Look:
+    """A slice directory as people see it, by its `summarise_slices`; `manifest` is that of the
+    labels, with `reused` if none were made.
 
     `packs`: the folders of its packs, and of that of its changed text.
     """
@@ -45,9 +69,17 @@ def look(path: Path, manifest: Mapping[str, Any], summary: pl.DataFrame, packs: 
         lines=[
             *filter(None, [small_counts_note(manifest)]),
             *(f"{ids}: {pack}" for ids, pack in zip(_PACKS, packs, strict=False)),
-            *timings_lines(read_timings(path / MANIFEST, kind="tokens"), "labelled", is_reused=manifest.get("reused", False)),
+            *timings_lines(
+                read_timings(path / MANIFEST, kind="tokens"),
+                "labelled",
+                is_reused=manifest.get("reused", False),
+            ),
         ],
-        facts={**{name: manifest.get(name) for name in _FACTS}, "warning": warning, "packs": [str(pack) for pack in packs]},
+        facts={
+            **{name: manifest.get(name) for name in _FACTS},
+            "warning": warning,
+            "packs": [str(pack) for pack in packs],
+        },
     )
 
 
@@ -57,7 +89,12 @@ _FACTS = (
 )
 
 
-def answer(path: Path, summary: pl.DataFrame, manifest: Mapping[str, Any], warning: str | None) -> str:
+def answer(
+    path: Path,
+    summary: pl.DataFrame,
+    manifest: Mapping[str, Any],
+    warning: str | None,
+) -> str:
     """How much of the text are AR hits, how much of it training has not, and what comes next."""
     import polars as pl
 
@@ -72,18 +109,35 @@ def answer(path: Path, summary: pl.DataFrame, manifest: Mapping[str, Any], warni
 
 
 def warn_of_counts(path: Path, summary: pl.DataFrame, manifest: Mapping[str, Any]) -> str | None:
-    """The warning of `counts_warning` for a slice directory with this `summary`; reads the labels again only if there is one."""
+    """The warning of `counts_warning` for a slice directory with this `summary`; reads the labels
+    again only if there is one."""
     share = summary["ar_hit_share"][0]
     if counts_warning(manifest, share) is None:
         return None
     return counts_warning(manifest, share, _query(path, "slices/sweep_thresholds").rows())
 
 
-def slices_table(summary: pl.DataFrame, manifest: Mapping[str, Any], warning: str | None = None) -> Table:
-    """Tokens, repeated tokens and AR hits of the largest sources; `summary` is the result of `summarise_slices`."""
+def slices_table(
+    summary: pl.DataFrame,
+    manifest: Mapping[str, Any],
+    warning: str | None = None,
+) -> Table:
+    """Tokens, repeated tokens and AR hits of the largest sources; `summary` is the result of
+    `summarise_slices`."""
     rows, hidden = summary.head(_MOST_ROWS + 1).to_dicts(), len(summary) - _MOST_ROWS - 1
-    caption = "\n".join(filter(None, (what_is_drawn(manifest), what_is_rare(manifest), what_is_copied(manifest), warning)))
-    return Table.of("Predicted tokens, and those that repeat a bigram of their context", _COLUMNS, rows, caption, hidden=hidden)
+    caption = "\n".join(
+        filter(
+            None,
+            (what_is_drawn(manifest), what_is_rare(manifest), what_is_copied(manifest), warning),
+        )
+    )
+    return Table.of(
+        "Predicted tokens, and those that repeat a bigram of their context",
+        _COLUMNS,
+        rows,
+        caption,
+        hidden=hidden,
+    )
 
 
 _COLUMNS = {
@@ -126,7 +180,8 @@ def what_is_drawn(manifest: Mapping[str, Any]) -> str:
 
 
 def what_is_rare(manifest: Mapping[str, Any]) -> str:
-    """The threshold, always with the number of training tokens that gives it its meaning, and the rule by which it was chosen."""
+    """The threshold, always with the number of training tokens that gives it its meaning, and the
+    rule by which it was chosen."""
     if manifest["counts"] is None:
         return "Without training counts only repetition is labelled; --counts adds AR hits."
     tokens = manifest["counts"]["num_tokens"]
@@ -137,28 +192,36 @@ def what_is_rare(manifest: Mapping[str, Any]) -> str:
 
 
 def about_counts(manifest: Mapping[str, Any], warning: str | None) -> list[str]:
-    """How much of the text is not in the counts, unless the warning says it, and the warning, if there is one."""
+    """How much of the text is not in the counts, unless the warning says it, and the warning, if
+    there is one."""
     unseen = what_is_unseen(manifest)
     told = [f"{unseen}."] if unseen and unseen not in (warning or "") else []
     return [*told, *([warning] if warning else [])]
 
 
 def what_is_copied(manifest: Mapping[str, Any]) -> str:
-    """How much of the text is in the training text, in words; empty if nothing is known of it. `manifest`: of tokens.parquet.
+    """How much of the text is in the training text, in words; empty if nothing is known of it.
 
-    Of a sample of n-grams, the share of tokens in one is too small, and the share of the text's n-grams an estimate.
+    `manifest`: of tokens.parquet.
+
+    Of a sample of n-grams, the share of tokens in one is too small, and the share of the text's
+    n-grams an estimate.
     """
     found = manifest.get("in_training")
     if found is None:
         return ""
-    shares = [found["tokens"] / max(1, manifest["num_rows"]), found["ar_hits"] / max(1, found["of_ar_hits"])]
+    shares = [
+        found["tokens"] / max(1, manifest["num_rows"]),
+        found["ar_hits"] / max(1, found["of_ar_hits"]),
+    ]
     ngrams = found["ngrams"]["13"]
     least, sample = ("", "") if ngrams["fraction"] >= 1 else ("at least ", f", as a sample of {percent(ngrams['fraction'], 2)} shows")
     of_ngrams = f" ({percent(ngrams['found'] / ngrams['sampled'])} of its 13-grams{sample})" if ngrams["sampled"] else ""
     return f"In the training text: {least}{percent(shares[0])} of tokens and {percent(shares[1])} of AR hits{of_ngrams}."
 
 
-# ------------------------------------------------------------------------------------------------------------- charts
+# -------------------------------------------------------------------------------------------------------------
+# charts
 
 _KINDS = {"repeated": "repeated bigrams", "ar_hit": "AR hits"}
 
@@ -177,18 +240,33 @@ def slice_figures(summary: pl.DataFrame) -> list[Figure]:
         for row in rows:
             if (found := row[f"{kind}_share"]) is not None:
                 tip = f"{row['source']}: {percent(found, 2)} {named} of {counted(row['tokens'], 'token')}"
-                drawn.append({"name": names[row["source"]], "kind": named, "share": found, "tip": tip})
+                drawn.append(
+                    {"name": names[row["source"]], "kind": named, "share": found, "tip": tip},
+                )
     kinds = [named for named in _KINDS.values() if any(row["kind"] == named for row in drawn)]
-    colour = column("kind", scale={"domain": kinds, "range": [Colour("rest"), Colour("hits")][: len(kinds)]})
+    colour = column(
+        "kind",
+        scale={"domain": kinds, "range": [Colour("rest"), Colour("hits")][: len(kinds)]},
+    )
     channels = {
         "x": share("share", "share of tokens", zero=True),
         "y": column("name", sort=list(names.values()), axis={"title": None}),
         **TIP,
     }
     bars = [
-        layer("bar", f"datum.kind === '{named}'", channels={**channels, "color": colour}, height=height)
+        layer(
+            "bar",
+            f"datum.kind === '{named}'",
+            channels={**channels, "color": colour},
+            height=height,
+        )
         for named, height in zip(kinds, (15, 9), strict=False)
     ]
-    spec = plot(drawn, *bars, width=WIDTH + 30 - 6.5 * max(map(len, names.values())), height=24 * len(rows))
+    spec = plot(
+        drawn,
+        *bars,
+        width=WIDTH + 30 - 6.5 * max(map(len, names.values())),
+        height=24 * len(rows),
+    )
     title = "Repeated tokens" if whole["ar_hit_share"] is None else "Repeated tokens and AR hits"
     return [Figure("slices", f"{title}{' by source' * (len(rows) > 1)}", caption, spec)]

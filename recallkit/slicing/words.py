@@ -1,8 +1,11 @@
-"""The words of tokens, for slices that ids alone cannot define: `words.parquet`, row by row beside `tokens.parquet`.
+"""The words of tokens, for slices that ids alone cannot define: `words.parquet`, row by row beside
+`tokens.parquet`.
 
-A word is a longest run of letters, digits, combining marks and `_`, at least one of them a letter or a digit, within one sequence and one
-document. A token is of the first word that it has a byte of: " 3.14" cut into " 3", "." and "14" is of the words "3", none, and "14".
-Made when a slice first needs one of its columns, one row group of sequences after the other, so that memory does not grow with the text.
+A word is a longest run of letters, digits, combining marks and `_`, at least one of them a letter
+or a digit, within one sequence and one document. A token is of the first word that it has a byte
+of: " 3.14" cut into " 3", "." and "14" is of the words "3", none, and "14". Made when a slice first
+needs one of its columns, one row group of sequences after the other, so that memory does not grow
+with the text.
 """
 
 from __future__ import annotations
@@ -58,7 +61,8 @@ _OPENERS = {
 }
 """The marks that each mark can close; “ closes „ and opens otherwise."""
 _BRACKETS = re.compile(r"(?P<opens>[(\[{])|(?P<closes>[)\]}])")
-# Behind a mark, `(?<!\w.)` is whether no letter or digit is before it. In `don't` the mark neither opens nor closes.
+# Behind a mark, `(?<!\w.)` is whether no letter or digit is before it. In `don't` the mark neither
+# opens nor closes.
 _QUOTES = re.compile(
     r"""["'“”„‘’‚«»‹›「」『』]"""
     r"""(?P<opens>(?<=[“„‘‚«‹「『])|(?<=["'])(?<!\w.)(?!\s))?"""
@@ -66,7 +70,8 @@ _QUOTES = re.compile(
 )
 
 
-# ----------------------------------------------------------------------------------------------------------- the table
+# -----------------------------------------------------------------------------------------------------------
+# the table
 
 
 def words_path(tokens: Path) -> Path:
@@ -92,7 +97,8 @@ def words_options(tokens: Mapping[str, Any]) -> dict[str, Any]:
 def make_words(slices: Path) -> dict[str, Any]:
     """Makes `words.parquet` in the directory `slices`, unless it is there; returns its manifest.
 
-    Raises UserError if the sequences or the tokenizer are missing or other ones, or if the tokenizer's entries have no bytes.
+    Raises UserError if the sequences or the tokenizer are missing or other ones, or if the
+    tokenizer's entries have no bytes.
     """
     from recallkit.text.tokenizers import load_slices_tokenizer
 
@@ -100,16 +106,32 @@ def make_words(slices: Path) -> dict[str, Any]:
     labels = artifacts.read_manifest(tokens)
     options = words_options(labels)
     artifacts.check_replaceable(path)
-    result = Result(path, "words", options, force=artifacts.manifest_options(path, force=True) not in (None, options))
+    result = Result(
+        path,
+        "words",
+        options,
+        force=artifacts.manifest_options(path, force=True) not in (None, options),
+    )
     if (finished := result.finished()) is not None:
         return finished
     if artifacts.read_manifest(slices / "sequences.parquet")["sequences_digest"] != labels["sequences_digest"]:
-        raise UserError("other sequences than those that were labelled", where=slices / "sequences.parquet", remedy=_SLICE_AGAIN)
+        raise UserError(
+            "other sequences than those that were labelled",
+            where=slices / "sequences.parquet",
+            remedy=_SLICE_AGAIN,
+        )
     text = load_slices_tokenizer(slices, labels["tokenizer"]).document_text
     if text is None:
         problem = f"the entries of the tokenizer {labels['tokenizer']['name']} are not bytes of the text, so its words are unknown"
-        raise UserError(problem, where=slices, remedy="leave out slices of words, or slice with another tokenizer")
-    facts = {**result.stamp(), **{key: labels[key] for key in ("sequences_digest", "num_rows", "num_sequences", "seq_len")}}
+        raise UserError(
+            problem,
+            where=slices,
+            remedy="leave out slices of words, or slice with another tokenizer",
+        )
+    facts = {
+        **result.stamp(),
+        **{key: labels[key] for key in ("sequences_digest", "num_rows", "num_sequences", "seq_len")},
+    }
     with progress("reading words", total=labels["num_rows"]) as show:
 
         def tables() -> Iterator[pa.Table]:
@@ -120,7 +142,13 @@ def make_words(slices: Path) -> dict[str, Any]:
                 done += table.num_rows
                 show(done)
 
-        return artifacts.write_parquet(path, tables(), arrow_schema("words"), facts, use_dictionary=["word_kind", "word_count"])
+        return artifacts.write_parquet(
+            path,
+            tables(),
+            arrow_schema("words"),
+            facts,
+            use_dictionary=["word_kind", "word_count"],
+        )
 
 
 def _train_counts(tokens: Path) -> Iterator[int | None]:
@@ -131,7 +159,11 @@ def _train_counts(tokens: Path) -> Iterator[int | None]:
         yield from batch["train_count"].to_pylist()
 
 
-def label_words(group: pa.Table, text: DocumentText, next_count: Callable[[], int | None]) -> pa.Table:
+def label_words(
+    group: pa.Table,
+    text: DocumentText,
+    next_count: Callable[[], int | None],
+) -> pa.Table:
     """The rows of `words.parquet` of a row group of `sequences.parquet`.
 
     `next_count` gives the training count of the next predicted token, None where it is not known.
@@ -143,15 +175,22 @@ def label_words(group: pa.Table, text: DocumentText, next_count: Callable[[], in
     for start, stop in pairwise(offsets.tolist()):
         of_sequence = ids[start:stop]
         before = np.concatenate([of_sequence[:1], of_sequence[:-1]])
-        lengths, is_end = text.lengths(of_sequence, before).tolist(), text.is_end(of_sequence).tolist()
+        lengths, is_end = (
+            text.lengths(of_sequence, before).tolist(),
+            text.is_end(of_sequence).tolist(),
+        )
         counts = [None, *(next_count() for _ in range(len(of_sequence) - 1))]
         rows += label_sequence(text.join(of_sequence, before), lengths, is_end, counts)[1:]
     schema = arrow_schema("words")
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-    return pa.Table.from_arrays([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema)
+    return pa.Table.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)],
+        schema=schema,
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------- one sequence
+# ----------------------------------------------------------------------------------------------------------
+# one sequence
 
 
 class Word(NamedTuple):
@@ -163,14 +202,27 @@ class Word(NamedTuple):
     begins_sentence: bool
 
 
-def label_sequence(joined: bytes, lengths: Sequence[int], is_end: Sequence[bool], counts: Sequence[int | None]) -> list[tuple[Any, ...]]:
-    """The columns of `words.parquet` of each id of a sequence, of which the first one is not predicted.
+def label_sequence(
+    joined: bytes,
+    lengths: Sequence[int],
+    is_end: Sequence[bool],
+    counts: Sequence[int | None],
+) -> list[tuple[Any, ...]]:
+    """The columns of `words.parquet` of each id of a sequence, of which the first one is not
+    predicted.
 
-    `joined`: the text of all ids; `lengths`: the bytes of each one in it; `is_end`: which are end tokens, before a new document;
-    `counts`: the training count of each id's bigram, None where it is not known.
+    `joined`: the text of all ids; `lengths`: the bytes of each one in it; `is_end`: which are end
+    tokens, before a new document; `counts`: the training count of each id's bigram, None where it
+    is not known.
     """
-    begins = list(accumulate(lengths, initial=0))  # where each id's bytes begin, and where the last one's end
-    edges = [0, *(place + 1 for place, end in enumerate(is_end) if end), len(lengths)]  # ids between which documents end
+    begins = list(
+        accumulate(lengths, initial=0),
+    )  # where each id's bytes begin, and where the last one's end
+    edges = [
+        0,
+        *(place + 1 for place, end in enumerate(is_end) if end),
+        len(lengths),
+    ]  # ids between which documents end
     words: list[Word] = []
     marked = {marks: ([False] * len(lengths), [False] * len(lengths)) for marks in (_BRACKETS, _QUOTES)}
     for first, last in pairwise(edges):
@@ -205,28 +257,50 @@ def label_sequence(joined: bytes, lengths: Sequence[int], is_end: Sequence[bool]
 
 
 def _byte_bounds(text: str, start: int) -> Sequence[int]:
-    """Where each character's bytes begin, and where the last one's end, if the text begins at byte `start`."""
+    """Where each character's bytes begin, and where the last one's end, if the text begins at byte
+    `start`."""
     if text.isascii():
         return range(start, start + len(text) + 1)
-    return list(accumulate((len(character.encode("utf-8", "surrogateescape")) for character in text), initial=start))
+    return list(
+        accumulate(
+            (len(character.encode("utf-8", "surrogateescape")) for character in text),
+            initial=start,
+        )
+    )
 
 
 def _word_of_each(begins: Sequence[int], words: Sequence[Word]) -> list[int | None]:
-    """The number of the first word that each id has a byte of; `begins`: where the bytes of ids begin, and where the last one's end."""
+    """The number of the first word that each id has a byte of; `begins`: where the bytes of ids
+    begin, and where the last one's end."""
     starts, stops = np.array(begins[:-1]), np.array(begins[1:])
-    first = np.searchsorted([word.stop for word in words], starts, side="right")  # the first word that ends behind an id's first byte
+    first = np.searchsorted(
+        [word.stop for word in words],
+        starts,
+        side="right",
+    )  # the first word that ends behind an id's first byte
     beginning = np.append([word.start for word in words], np.iinfo(np.int64).max)[first]
-    return [number if is_in else None for number, is_in in zip(first.tolist(), (beginning < stops) & (stops > starts), strict=True)]
+    return [
+        number if is_in else None
+        for number, is_in in zip(
+            first.tolist(),
+            (beginning < stops) & (stops > starts),
+            strict=True,
+        )
+    ]
 
 
 @lru_cache
 def _word_pattern(marks: str) -> re.Pattern[str]:
-    r"""Words, and what ends sentences. `\w` is letters, digits and `_`; `marks` are the combining marks that can be in words, too."""
+    r"""Words, and what ends sentences.
+
+    `\w` is letters, digits and `_`; `marks` are the combining marks that can be in words, too.
+    """
     return re.compile(rf"(?P<word>[\w{re.escape(marks)}]+)|[.!?…。！？\n\r\u2028\u2029]")
 
 
 def find_words(text: str) -> Iterator[tuple[int, int, str, bool]]:
-    """The words of a document's text: characters [start, stop), itself, and whether it begins a sentence, as a document's first does."""
+    """The words of a document's text: characters [start, stop), itself, and whether it begins a
+    sentence, as a document's first does."""
     marks = "" if text.isascii() else "".join(sorted(each for each in set(text) if unicodedata.category(each)[0] == "M"))
     begins_sentence = True
     for found in _word_pattern(marks).finditer(text):
@@ -239,11 +313,13 @@ def find_words(text: str) -> Iterator[tuple[int, int, str, bool]]:
 
 
 def find_pairs(text: str, marks: re.Pattern[str]) -> Iterator[tuple[int, int | None]]:
-    """The character that opens each pair of a document's text, and the one that closes it; None where none does.
+    """The character that opens each pair of a document's text, and the one that closes it; None
+    where none does.
 
-    `marks`: brackets or quote marks, with groups `opens` and `closes` where one can. A mark closes the latest open one
-    of its shape; those opened after it stay open no longer. One that can only close is ignored where none is open, and
-    a straight quote mark does not open again while one is open.
+    `marks`: brackets or quote marks, with groups `opens` and `closes` where one can. A mark closes
+    the latest open one of its shape; those opened after it stay open no longer. One that can only
+    close is ignored where none is open, and a straight quote mark does not open again while one is
+    open.
     """
     opened: list[tuple[str, int]] = []
     for mark in marks.finditer(text):
@@ -258,7 +334,8 @@ def find_pairs(text: str, marks: re.Pattern[str]) -> Iterator[tuple[int, int | N
     yield from ((place, None) for _, place in opened)
 
 
-# ----------------------------------------------------------------------------------------------------------- one word
+# -----------------------------------------------------------------------------------------------------------
+# one word
 
 _NUMBER = re.compile(r"\d+[^\W\d_]{0,2}")
 
@@ -269,17 +346,21 @@ def _describe(word: str) -> tuple[str, str]:
 
 
 def fold_word(word: str) -> str:
-    """The word without case, and, if it is of English letters alone, its stem by Snowball's English stemmer (Porter 2)."""
+    """The word without case, and, if it is of English letters alone, its stem by Snowball's English
+    stemmer (Porter 2)."""
     folded = word.casefold()
     return str(_stemmer().stemWord(folded)) if folded.isascii() and folded.isalpha() else folded
 
 
 def kind_of_word(word: str) -> str:
-    """What a word is, one of KINDS, by its letters alone; a capitalised word that begins a sentence is plain, which they do not show.
+    """What a word is, one of KINDS, by its letters alone; a capitalised word that begins a sentence
+    is plain, which they do not show.
 
-    function: in the list of stop words (or a piece of a contraction, such as the `t` of `don't`), in lower case or with a capital first
-    letter. number: digits, and at most two letters after them: 1984, 3rd, 10km, 1990s. identifier: `_` within, a digit among letters, or a
-    capital after a small letter: snake_case, utf8, 0xff, 3a7bd3, camelCase. capitalised: any other that begins with a capital.
+    function: in the list of stop words (or a piece of a contraction, such as the `t` of `don't`),
+    in lower case or with a capital first letter. number: digits, and at most two letters after
+    them: 1984, 3rd, 10km, 1990s. identifier: `_` within, a digit among letters, or a capital after
+    a small letter: snake_case, utf8, 0xff, 3a7bd3, camelCase. capitalised: any other that begins
+    with a capital.
     """
     if word in _stop_words() or word[:1].lower() + word[1:] in _stop_words():
         return "function"

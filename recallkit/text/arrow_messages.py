@@ -24,7 +24,8 @@ _REMEDY = "write it again, in batches of fewer rows, with records of at most 50 
 
 
 def check_batch(file: pa.NativeFile, where: str) -> None:
-    """Raises UserError for the next batch of a stream, or a dictionary before it, that few bytes become.
+    """Raises UserError for the next batch of a stream, or a dictionary before it, that few bytes
+    become.
 
     The file stays where it is. What is no message is left to Arrow.
     """

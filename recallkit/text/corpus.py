@@ -1,7 +1,9 @@
-"""Streams the documents of a corpus: files here or elsewhere, datasets on the hub, texts of a program, or the built-in demo text.
+"""Streams the documents of a corpus: files here or elsewhere, datasets on the hub, texts of a
+program, or the built-in demo text.
 
-The user's arguments become a list of shards whose order depends only on the arguments and file names; a stream started at any
-position yields exactly the documents that a complete stream yields from there on.
+The user's arguments become a list of shards whose order depends only on the arguments and file
+names; a stream started at any position yields exactly the documents that a complete stream yields
+from there on.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ _START = Position()
 
 @dataclass(frozen=True, slots=True)
 class CorpusOptions:
-    """How records are read: dotted paths of text and source (None: default names); whether bad records are skipped.
+    """How records are read: dotted paths of text and source (None: default names); whether bad
+    records are skipped.
 
     `vocabulary` is the one of token ids, None if the user named no tokenizer: then ids are refused.
     """
@@ -44,7 +47,10 @@ class CorpusOptions:
 
 
 class Corpus:
-    """Shards in stream order. `report` describes the latest stream: reset when it begins, complete when it ends."""
+    """Shards in stream order.
+
+    `report` describes the latest stream: reset when it begins, complete when it ends.
+    """
 
     def __init__(self, shards: Sequence[Shard], options: CorpusOptions = CorpusOptions()) -> None:
         self.shards, self.options = list(shards), options
@@ -61,7 +67,8 @@ class Corpus:
         return digests
 
     def num_bytes(self, first: int, stop: float) -> int | None:
-        """Bytes on disk from shard `first` up to `stop`, which may be within a shard; None where a size is unknown."""
+        """Bytes on disk from shard `first` up to `stop`, which may be within a shard; None where a
+        size is unknown."""
         total = 0.0
         for number in range(first, math.ceil(stop)):
             if number not in self._sizes:
@@ -72,11 +79,13 @@ class Corpus:
         return round(total)
 
     def documents(self, start: Position = _START, stop: int | None = None) -> Iterator[Document]:
-        """The documents from `start` on, up to shard `stop`; shards before and from there on are not opened.
+        """The documents from `start` on, up to shard `stop`; shards before and from there on are
+        not opened.
 
-        `position.record` counts a shard's records: lines of a JSON Lines file from 0 (including bad and blank ones),
-        rows, documents of the demo text. A text may be empty. Raises UserError for a damaged or empty shard and,
-        unless bad records are skipped, for a bad record; nothing is yielded after it.
+        `position.record` counts a shard's records: lines of a JSON Lines file from 0 (including bad
+        and blank ones), rows, documents of the demo text. A text may be empty. Raises UserError for
+        a damaged or empty shard and, unless bad records are skipped, for a bad record; nothing is
+        yielded after it.
         """
         self.report.num_documents = self.report.num_skipped = 0
         self.report.first_skipped.clear()
@@ -89,7 +98,11 @@ class Corpus:
 
         def on_bad(record: int, problem: str, remedy: str) -> None:
             if not self.options.skip_bad:
-                raise UserError(problem, where=shard.place(record), remedy=f"{remedy}, or leave bad records out with --skip-bad")
+                raise UserError(
+                    problem,
+                    where=shard.place(record),
+                    remedy=f"{remedy}, or leave bad records out with --skip-bad",
+                )
             report.num_skipped += 1
             if len(report.first_skipped) < _MAX_SKIPPED_LISTED:
                 report.first_skipped.append(f"{shard.place(record)}: {problem}")
@@ -110,10 +123,22 @@ class Corpus:
                 continue
             report.num_documents += 1
             place = Position(index, record)
-            yield Document(text, source or default_source, document_id or f"{name}:{record}", place, ids, shard.share)
+            yield Document(
+                text,
+                source or default_source,
+                document_id or f"{name}:{record}",
+                place,
+                ids,
+                shard.share,
+            )
 
 
-def _document_ids(ids: np.ndarray, vocabulary: Vocabulary | None, shard: Shard, record: int) -> np.ndarray:
+def _document_ids(
+    ids: np.ndarray,
+    vocabulary: Vocabulary | None,
+    shard: Shard,
+    record: int,
+) -> np.ndarray:
     """The ids of a document without the special tokens around it: end tokens, padding, a beginning.
 
     Raises UserError for ids of another vocabulary, and for padding between others.
@@ -140,19 +165,32 @@ def _document_ids(ids: np.ndarray, vocabulary: Vocabulary | None, shard: Shard, 
         is_pad = ids == pad
         if (is_pad[1:] & is_pad[:-1]).any():
             remedy = "write each row with its attention_mask, or cut off its padding"
-            raise UserError(f"padding (id {pad}) between its ids", where=shard.place(record), remedy=remedy)
+            raise UserError(
+                f"padding (id {pad}) between its ids",
+                where=shard.place(record),
+                remedy=remedy,
+            )
     return ids
 
 
-def open_corpus(arguments: Sequence[str], options: CorpusOptions = CorpusOptions(), *, default_split: str = "train") -> Corpus:
-    """The corpus named by the arguments: presets and hub ids (`NAME[:SPLIT]`, `NAME:CONFIG:SPLIT`), files, folders, globs, URLs.
+def open_corpus(
+    arguments: Sequence[str],
+    options: CorpusOptions = CorpusOptions(),
+    *,
+    default_split: str = "train",
+) -> Corpus:
+    """The corpus named by the arguments: presets and hub ids (`NAME[:SPLIT]`, `NAME:CONFIG:SPLIT`),
+    files, folders, globs, URLs.
 
-    A preset takes precedence over a file (`./pile` is the file), a file over a hub id. `default_split` is read if a
-    preset, hub id or folder with several splits names none. Nothing is read yet; raises UserError for sources that are missing,
-    empty or of an unknown suffix.
+    A preset takes precedence over a file (`./pile` is the file), a file over a hub id.
+    `default_split` is read if a preset, hub id or folder with several splits names none. Nothing is
+    read yet; raises UserError for sources that are missing, empty or of an unknown suffix.
     """
     if not arguments:
-        raise UserError("no source was given", remedy="name a preset, hub id, file, folder or glob; `recallkit sources` lists them")
+        raise UserError(
+            "no source was given",
+            remedy="name a preset, hub id, file, folder or glob; `recallkit sources` lists them",
+        )
     if list(arguments).count("-") > 1:
         raise UserError("standard input is read once", where="-", remedy="name it once")
     how = Reading(FieldFinder(options.text_field, options.source_field), options.vocabulary)
@@ -162,5 +200,11 @@ def open_corpus(arguments: Sequence[str], options: CorpusOptions = CorpusOptions
 
 
 def open_texts(texts: Texts, options: CorpusOptions = CorpusOptions()) -> Corpus:
-    """The corpus of texts that a program gives. Raises UsageError for what is not a collection of texts."""
-    return Corpus([GivenShard(texts, FieldFinder(options.text_field, options.source_field))], options)
+    """The corpus of texts that a program gives.
+
+    Raises UsageError for what is not a collection of texts.
+    """
+    return Corpus(
+        [GivenShard(texts, FieldFinder(options.text_field, options.source_field))],
+        options,
+    )

@@ -1,7 +1,9 @@
-"""Encoding a stream of documents: calls into tokenizers' native code within a time limit, gigatoken where it gives the same ids.
+"""Encoding a stream of documents: calls into tokenizers' native code within a time limit, gigatoken
+where it gives the same ids.
 
-Tokenising dominates the running time (`tokenizers` reaches a few MB/s, gigatoken tens of times that), so the fast encoder is
-used if it is installed, but only after it has agreed with the reference on the first documents of the stream itself.
+Tokenising dominates the running time (`tokenizers` reaches a few MB/s, gigatoken tens of times
+that), so the fast encoder is used if it is installed, but only after it has agreed with the
+reference on the first documents of the stream itself.
 """
 
 from __future__ import annotations
@@ -61,9 +63,11 @@ class Tokenizer(Protocol):
 
 
 _TURN = 1.0
-"""Seconds between looks at the clock: if the process is stopped in between, at most this much of that time is counted."""
+"""Seconds between looks at the clock: if the process is stopped in between, at most this much of
+that time is counted."""
 _GRACE = 5.0
-"""Seconds that an interrupted call is given to end: native code that returns into an exiting interpreter can crash it."""
+"""Seconds that an interrupted call is given to end: native code that returns into an exiting
+interpreter can crash it."""
 
 _BATCH_CHARACTERS = 4_000_000
 _BATCH_DOCUMENTS = 8192
@@ -71,7 +75,8 @@ _CHARACTERS_PER_ID = 4
 """Roughly, so that batches of ids are as large as those of text."""
 
 _LONGEST_FAST = 1000
-"""Characters of an added token: gigatoken takes minutes for a long one, in which no signal is heard, its time being quadratic."""
+"""Characters of an added token: gigatoken takes minutes for a long one, in which no signal is
+heard, its time being quadratic."""
 _INSTEAD = "using tokenizers, with which `count` takes about 15 times the CPU time"
 """What gigatoken spares. `time recallkit count train-*.jsonl.zst --tokenizer gpt2.json`, user and
 system, 29 November 2026: of 43.7M tokens 4.8 s with it and 62.7 s without, 13 times as long; of
@@ -95,7 +100,8 @@ _PROBES = (
 )
 
 
-# ------------------------------------------------------------------------------------------------------- native code
+# -------------------------------------------------------------------------------------------------------
+# native code
 
 
 def call_within(
@@ -105,13 +111,15 @@ def call_within(
     computes: bool = True,
     on_wait: Callable[[], None] = lambda: None,
 ) -> Any:
-    """The value of `call()`, made in a second thread; raises what it raises, and TimeoutError once it has run for longer than `seconds`.
+    """The value of `call()`, made in a second thread; raises what it raises, and TimeoutError once
+    it has run for longer than `seconds`.
 
-    Python cannot interrupt native code, such as a pattern that backtracks for years on one line of text, but it can stop waiting for
-    it; the thread itself runs until the process ends. Of a call that `computes` both elapsed time and CPU time of this process must
-    exceed the limit, so that neither a busy machine nor a process that was stopped for an hour causes an error. One that does not, but
-    waits for another machine, is left at once when it is interrupted.
-    `on_wait` is called about every second until then.
+    Python cannot interrupt native code, such as a pattern that backtracks for years on one line of
+    text, but it can stop waiting for it; the thread itself runs until the process ends. Of a call
+    that `computes` both elapsed time and CPU time of this process must exceed the limit, so that
+    neither a busy machine nor a process that was stopped for an hour causes an error. One that does
+    not, but waits for another machine, is left at once when it is interrupted. `on_wait` is called
+    about every second until then.
     """
     answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
@@ -144,7 +152,8 @@ def call_within(
 def limited(call: Callable[[], Any], size: int, where: object) -> Any:
     """The value of a call into a tokenizer's native code.
 
-    Raises UserError if it takes far too long for `size` characters, bytes or ids, and if the library fails on a text.
+    Raises UserError if it takes far too long for `size` characters, bytes or ids, and if the
+    library fails on a text.
     """
     os.environ["RUST_BACKTRACE"] = "0"  # a panic is our one line, not sixty of its stack before that
     seconds = config.ENCODING_SECONDS + size / config.ENCODING_CHARACTERS_PER_SECOND
@@ -160,33 +169,45 @@ def limited(call: Callable[[], Any], size: int, where: object) -> Any:
 
 
 def fails(error: BaseException, where: object, remedy: str) -> UserError:
-    """The error of a tokenizer that fails on a text. Raises MemoryError where the machine lacks memory or threads."""
+    """The error of a tokenizer that fails on a text.
+
+    Raises MemoryError where the machine lacks memory or threads.
+    """
     reason = next(iter(str(error).splitlines()), "no reason given")
     if lacks_resources(error):
         raise MemoryError(reason) from error
     return UserError(f"the tokenizer fails ({reason})", where=where, remedy=remedy)
 
 
-# --------------------------------------------------------------------------------------------------------- gigatoken
+# ---------------------------------------------------------------------------------------------------------
+# gigatoken
 
 
 def fast_encoder(
     tokenizer: Tokenizer,
     notify: Callable[[str], None] = lambda _: None,
 ) -> Encoder | None:
-    """gigatoken's encoder with the signature of `TextTokenizer.encode`, or None if it is not installed or refuses the tokenizer."""
+    """gigatoken's encoder with the signature of `TextTokenizer.encode`, or None if it is not
+    installed or refuses the tokenizer."""
     try:
         import gigatoken
     except ImportError:
         return None
-    longest = max((len(token.content) for token in tokenizer.backend.get_added_tokens_decoder().values()), default=0)
+    longest = max(
+        (len(token.content) for token in tokenizer.backend.get_added_tokens_decoder().values()),
+        default=0,
+    )
     if longest > _LONGEST_FAST:
         reason = f"an added token of {longest:,} characters"
         notify(f"gigatoken does not support this tokenizer ({reason}): {_INSTEAD}")
         return None
     settings = tokenizer.backend.to_str()
     try:
-        engine = limited(lambda: gigatoken.Tokenizer.from_json(settings), len(settings), tokenizer.name)
+        engine = limited(
+            lambda: gigatoken.Tokenizer.from_json(settings),
+            len(settings),
+            tokenizer.name,
+        )
     except Exception as error:  # noqa: BLE001 - whatever a foreign library raises here only costs speed
         reason = str(error).splitlines()[0]
         notify(f"gigatoken does not support this tokenizer ({reason}): {_INSTEAD}")
@@ -194,7 +215,11 @@ def fast_encoder(
 
     def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         given = list(texts)
-        layout = limited(lambda: engine.encode_batch(given), sum(map(len, given)), tokenizer.name).layout
+        layout = limited(
+            lambda: engine.encode_batch(given),
+            sum(map(len, given)),
+            tokenizer.name,
+        ).layout
         offsets = np.asarray(layout.offsets.data, dtype=np.int64)
         return np.asarray(layout.content.data)[offsets[0] : offsets[-1]], offsets - offsets[0]
 
@@ -206,7 +231,8 @@ def checked_encoder(
     texts: Sequence[str],
     notify: Callable[[str], None] = lambda _: None,
 ) -> Encoder:
-    """gigatoken's encoder if it agrees with `tokenizer.encode` on probes and the first of `texts`, else `tokenizer.encode`."""
+    """gigatoken's encoder if it agrees with `tokenizer.encode` on probes and the first of `texts`,
+    else `tokenizer.encode`."""
     encode = fast_encoder(tokenizer, notify)
     if encode is None:
         return tokenizer.encode
@@ -227,7 +253,8 @@ def same_ids(one: Encoder, other: Encoder, texts: Sequence[str]) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(one(texts), other(texts), strict=True))
 
 
-# --------------------------------------------------------------------------------------------------------- documents
+# ---------------------------------------------------------------------------------------------------------
+# documents
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
@@ -246,8 +273,8 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
 def _check_text(documents: Sequence[Document], encoded: Encoded, tokenizer: Tokenizer) -> None:
     """Raises UserError for a document whose ids are not its text.
 
-    Bytes, and what other models read, would be of another text. Normal forms of Unicode are the same
-    text, and so are one space more or less before it and "▁", which is read as a space; so is
+    Bytes, and what other models read, would be of another text. Normal forms of Unicode are the
+    same text, and so are one space more or less before it and "▁", which is read as a space; so is
     other white space where pieces have no bytes of their own.
     """
     ids, offsets = encoded
@@ -291,10 +318,12 @@ def encode_documents(
     tokenizer: Tokenizer,
     choose: Callable[[Sequence[str]], Encoder] | None = None,
 ) -> Iterator[EncodedDocuments]:
-    """Encodes a stream in order, a few megabytes at a time. Documents that are ids already stay what they are.
+    """Encodes a stream in order, a few megabytes at a time.
 
-    `choose`, given the texts of the first batch, returns the encoder; by default it is `checked_encoder`.
-    Raises UserError for a text that the tokenizer loses a part of.
+    Documents that are ids already stay what they are.
+
+    `choose`, given the texts of the first batch, returns the encoder; by default it is
+    `checked_encoder`. Raises UserError for a text that the tokenizer loses a part of.
     """
     encode: Encoder | None = None
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
@@ -312,4 +341,10 @@ def encode_documents(
             ids = np.concatenate(pieces, dtype=dtype, casting="unsafe")
             offsets = offsets_of([len(piece) for piece in pieces])
         positions = [document.position for document in batch]
-        yield EncodedDocuments(ids.astype(dtype, copy=False), offsets, [d.source for d in batch], positions, batch[-1].share)
+        yield EncodedDocuments(
+            ids.astype(dtype, copy=False),
+            offsets,
+            [d.source for d in batch],
+            positions,
+            batch[-1].share,
+        )

@@ -1,4 +1,5 @@
-"""Reads FASTA files of DNA, plain or compressed, in constant memory: a chromosome becomes documents of about a million bases."""
+"""Reads FASTA files of DNA, plain or compressed, in constant memory: a chromosome becomes documents
+of about a million bases."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ STRETCH = 1 << 20
 """Bases of a document: chromosomes are longer than a record may be."""
 
 _GAP = re.compile(rb"N{1000,}")
-"""Bases that an assembly does not know. They are left out: a model predicts them for nothing, and no text is in them to recall."""
+"""Bases that an assembly does not know.
+
+They are left out: a model predicts them for nothing, and no text is in them to recall.
+"""
 
 _LONGEST_NAME = 1 << 16
 """What is read of the line of a name at most; lines of bases have any length."""
@@ -30,9 +34,12 @@ _LETTERS = bytes(range(ord("A"), ord("Z") + 1)) + b"*-"
 
 @dataclass(eq=False)
 class FastaShard(FileShard):
-    """A file of sequences under lines `>NAME ...`. A record is a stretch of one, with an id as genome browsers write it: chr1:1-1048576.
+    """A file of sequences under lines `>NAME ...`.
 
-    Bases are upper-cased: lower case marks repeats that a program found, and is not part of the sequence.
+    A record is a stretch of one, with an id as genome browsers write it: chr1:1-1048576.
+
+    Bases are upper-cased: lower case marks repeats that a program found, and is not part of the
+    sequence.
     """
 
     unit = "record"
@@ -47,7 +54,11 @@ class FastaShard(FileShard):
                     continue
                 where = f"{name}:{start + 1}-{start + len(bases)}"
                 if odd := bases.translate(None, _LETTERS):
-                    on_bad(number, f"{chr(odd[0])!r} in {where} is not a base", "check that the file is FASTA, or copy it again")
+                    on_bad(
+                        number,
+                        f"{chr(odd[0])!r} in {where} is not a base",
+                        "check that the file is FASTA, or copy it again",
+                    )
                 else:
                     yield number, {"text": bases.decode("ascii"), "id": where}
         except OSError as error:
@@ -56,7 +67,10 @@ class FastaShard(FileShard):
             raise self._empty()
 
     def _stretches(self) -> Iterator[tuple[str, int, bytes]]:
-        """Sequence, number of bases before, and bases of each stretch. Raises UserError where there is no name."""
+        """Sequence, number of bases before, and bases of each stretch.
+
+        Raises UserError where there is no name.
+        """
         name, start, bases = None, 0, bytearray()
         begins_line = True
         for piece in self._pieces(_LONGEST_NAME):
@@ -71,7 +85,11 @@ class FastaShard(FileShard):
                 bases += piece.translate(None, _SPACE).upper()
             begins_line = piece.endswith(b"\n")
             if name is None and bases:
-                raise UserError("does not begin with a line >NAME", where=self.name, remedy="give a FASTA file, or text as .txt")
+                raise UserError(
+                    "does not begin with a line >NAME",
+                    where=self.name,
+                    remedy="give a FASTA file, or text as .txt",
+                )
             while name is not None and len(bases) >= STRETCH:
                 yield name, start, bytes(bases[:STRETCH])
                 start += STRETCH
@@ -93,4 +111,8 @@ class FastaShard(FileShard):
             num_unknown = num_unknown + len(bases) if begin == len(bases) else 0
             if num_unknown > _LONGEST_GAP:
                 problem = f"more than {_LONGEST_GAP:,} times N in a row"
-                raise UserError(problem, where=self.name, remedy="remove them, or copy the file again")
+                raise UserError(
+                    problem,
+                    where=self.name,
+                    remedy="remove them, or copy the file again",
+                )

@@ -1,7 +1,7 @@
 """Finds text, source and id in a record, because every corpus names and nests them differently.
 
-Fields are found record by record, never from the first one of a shard: a stream resumed in the middle must yield the same
-documents as one read from its start.
+Fields are found record by record, never from the first one of a shard: a stream resumed in the
+middle must yield the same documents as one read from its start.
 """
 
 from __future__ import annotations
@@ -18,8 +18,15 @@ if TYPE_CHECKING:
     import numpy as np
 
 TEXT_FIELDS = ("text", "content", "raw_content")
-# Cheapest first: reading `meta` may parse JSON, as in RedPajama's sample, where `red_pajama_subset` is found before.
-SOURCE_FIELDS = ("red_pajama_subset", "meta.pile_set_name", "meta.redpajama_set_name", "source", "meta.source")
+# Cheapest first: reading `meta` may parse JSON, as in RedPajama's sample, where `red_pajama_subset`
+# is found before.
+SOURCE_FIELDS = (
+    "red_pajama_subset",
+    "meta.pile_set_name",
+    "meta.redpajama_set_name",
+    "source",
+    "meta.source",
+)
 IDS_FIELD = "input_ids"
 """Where the ids of a record are that has no text, as transformers calls them."""
 ID_FIELDS = ("id", "doc_id", "meta.id")
@@ -34,7 +41,10 @@ _MAX_NAMES_LISTED = 12
 
 
 class FieldError(Exception):
-    """A record lacks a required field; the reader adds file and line. `remedy` names the option that helps."""
+    """A record lacks a required field; the reader adds file and line.
+
+    `remedy` names the option that helps.
+    """
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem)
@@ -44,8 +54,8 @@ class FieldError(Exception):
 class FieldFinder:
     """Text, source and id of records; names given by the user replace the default ones.
 
-    A name with dots is that of a field, where there is one, as flattening leaves it; else the way to
-    a field in objects.
+    A name with dots is that of a field, where there is one, as flattening leaves it; else the way
+    to a field in objects.
     """
 
     def __init__(self, text_field: str | None = None, source_field: str | None = None) -> None:
@@ -86,7 +96,8 @@ class FieldFinder:
             if isinstance(text, bytes):
                 text = _decoded(text, name)
             if isinstance(text, str):
-                # A character has at most 4 bytes, so nearly all texts need not be encoded to be measured.
+                # A character has at most 4 bytes, so nearly all texts need not be encoded to be
+                # measured.
                 if len(text) > config.MAX_RECORD_BYTES // 4 and len(text.encode()) > config.MAX_RECORD_BYTES:
                     raise FieldError(*too_long())
                 return text
@@ -99,7 +110,10 @@ class FieldFinder:
                 return _unmasked(_short(ids), fields, name)
         if self._texts == TEXT_FIELDS and (row := fields.get(IDS_FIELD)) is not None:
             if (ids := _as_array(row, "iu")) is None:
-                raise FieldError(f"{IDS_FIELD} is not a list of whole numbers", "write token ids there, or name a field with --text-field")
+                raise FieldError(
+                    f"{IDS_FIELD} is not a list of whole numbers",
+                    "write token ids there, or name a field with --text-field",
+                )
             return _unmasked(_short(ids), fields, IDS_FIELD)
         if null is not None:
             raise FieldError(f"its {null} is null", f"fill it in, or {_REMEDY}")
@@ -163,12 +177,18 @@ def _unmasked(ids: np.ndarray, fields: Mapping[str, Any], name: str) -> np.ndarr
         problem = f"{MASK_FIELD} has values other than 0 and 1"
     else:
         return ids[mask.astype(bool)] if mask.any() else None
-    raise FieldError(problem, f"write a 1 for each id of the text, a 0 for others, or no {MASK_FIELD}")
+    raise FieldError(
+        problem,
+        f"write a 1 for each id of the text, a 0 for others, or no {MASK_FIELD}",
+    )
 
 
 def too_long() -> tuple[str, str]:
     """Problem and remedy of a record that exceeds the length limit."""
-    return f"a record of more than {config.MAX_RECORD_BYTES:,} bytes", "split it, or check that records end in newlines"
+    return (
+        f"a record of more than {config.MAX_RECORD_BYTES:,} bytes",
+        "split it, or check that records end in newlines",
+    )
 
 
 def _is_in(column: str, names: Iterable[str]) -> bool:
@@ -209,7 +229,8 @@ def _as_object(value: Any) -> dict[str, Any] | None:
 def parse_json(content: bytes | str) -> Any:
     """The value in JSON; NaN, Infinity and -Infinity, which Python's `json` writes, become null.
 
-    Raises orjson.JSONDecodeError, a ValueError, for anything else, and ValueError for more values than fit into memory.
+    Raises orjson.JSONDecodeError, a ValueError, for anything else, and ValueError for more values
+    than fit into memory.
     """
     import orjson
 
@@ -225,13 +246,15 @@ def parse_json(content: bytes | str) -> Any:
 
 
 _MOST_OBJECTS = 1 << 20
-"""A record may have so many objects and lists, 240 bytes each: 50 MB of JSON can contain 17 million."""
+"""A record may have so many objects and lists, 240 bytes each: 50 MB of JSON can contain 17
+million."""
 _MOST_VALUES = 1 << 23
 """The same of values, 64 bytes each: more than the ids of a record, which may have 6 million."""
 
 
 def _check_values(content: bytes | str, most: int) -> None:
-    """Raises ValueError for more than `_MOST_OBJECTS` objects and lists, or more than `most` values."""
+    """Raises ValueError for more than `_MOST_OBJECTS` objects and lists, or more than `most`
+    values."""
     if len(content) <= _MOST_OBJECTS:
         return
     written = content.encode(errors="surrogatepass") if isinstance(content, str) else content
@@ -283,7 +306,13 @@ def present_names(fields: Mapping[str, Any]) -> str:
 
 def kind_of(value: object) -> str:
     """The type of a value in words, for messages."""
-    kinds = {dict: "an object", list: "a list", bool: "true or false", int: "a number", float: "a number"}
+    kinds = {
+        dict: "an object",
+        list: "a list",
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+    }
     if hasattr(value, "dtype"):
         return "a list"
     return kinds.get(type(value), f"of type {type(value).__name__}")

@@ -1,4 +1,5 @@
-"""Divides an array of JSON into its items as its bytes arrive, in the memory that one of them takes."""
+"""Divides an array of JSON into its items as its bytes arrive, in the memory that one of them
+takes."""
 
 from __future__ import annotations
 
@@ -79,7 +80,9 @@ def _end_of(content: bytes, start: int) -> int | None:
         if depth == 0:
             return token.end()
         if depth > _DEEPEST:
-            raise ValueError(f"not JSON that is read (more than {_DEEPEST:,} lists or objects in one another)")
+            raise ValueError(
+                f"not JSON that is read (more than {_DEEPEST:,} lists or objects in one another)",
+            )
     return None
 
 

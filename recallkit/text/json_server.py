@@ -1,4 +1,5 @@
-"""A server of this or another machine that answers JSON: bounded size and time, further tries where a failure may pass, no redirections."""
+"""A server of this or another machine that answers JSON: bounded size and time, further tries where
+a failure may pass, no redirections."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class RefusedError(UserError):
 
 
 class JsonServer:
-    """A server at `url`, http or https, which errors call `name`; with `has_key` it is sent the key in $RECALLKIT_API_KEY."""
+    """A server at `url`, http or https, which errors call `name`; with `has_key` it is sent the key
+    in $RECALLKIT_API_KEY."""
 
     def __init__(self, url: str, name: str, remedy: str, *, has_key: bool) -> None:
         self._url, self._name, self._remedy, self._has_key = url, name, remedy, has_key
@@ -38,30 +40,49 @@ class JsonServer:
     def ask(self, path: str, content: Mapping[str, Any] | None, most: int) -> dict[str, Any]:
         """The JSON object, of at most so many bytes, that answers a POST of `content`, or a GET.
 
-        A failure that may pass is said, and tried again, ever later. Raises UserError, or RefusedError where another try is of no use.
+        A failure that may pass is said, and tried again, ever later. Raises UserError, or
+        RefusedError where another try is of no use.
         """
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._has_key and (key := os.environ.get(API_KEY, "").strip()):
             if not (key.isascii() and key.isprintable()):
-                raise UserError("characters that no key has", where=API_KEY, remedy="copy the key again")
+                raise UserError(
+                    "characters that no key has",
+                    where=API_KEY,
+                    remedy="copy the key again",
+                )
             headers["Authorization"] = f"Bearer {key}"
         body = None if content is None else json.dumps(content).encode()
         request = urllib.request.Request(f"{self._url}/{path}", body, headers)  # noqa: S310 - http and https alone
         tries = Tries(self._name)
         while True:
             try:
-                status, answer = call_within(_SECONDS, lambda: self._exchange(request, most), computes=False)
+                status, answer = call_within(
+                    _SECONDS,
+                    lambda: self._exchange(request, most),
+                    computes=False,
+                )
                 self._has_answered = True
                 if status < 300 and len(answer) <= most:
                     return dict(json.loads(answer))
             except TimeoutError as error:
                 raise self.refusal(f"no complete answer within {_SECONDS:,.0f} s") from error
-            except (OSError, http.client.HTTPException, ValueError, TypeError, RecursionError) as error:
+            except (
+                OSError,
+                http.client.HTTPException,
+                ValueError,
+                TypeError,
+                RecursionError,
+            ) as error:
                 problem = f"it cannot be reached or read ({reason(error)})"
             else:
                 problem = self._problem(status, answer, most)
             if not tries.wait(problem, _TRIES if self._has_answered else FIRST_TRIES):
-                raise UserError(f"{problem}, after {tries.number} tries", where=self._name, remedy=self._remedy)
+                raise UserError(
+                    f"{problem}, after {tries.number} tries",
+                    where=self._name,
+                    remedy=self._remedy,
+                )
 
     def _problem(self, status: int, answer: bytes, most: int) -> str:
         """What is wrong with an answer. Raises RefusedError if another try is of no use."""
@@ -74,7 +95,8 @@ class JsonServer:
         return problem
 
     def _exchange(self, request: urllib.request.Request, most: int) -> tuple[int, bytes]:
-        """The status of an answer and its bytes, one more than `most` of a longer one; of an error its beginning."""
+        """The status of an answer and its bytes, one more than `most` of a longer one; of an error
+        its beginning."""
         try:
             with self._opener.open(request, timeout=_SECONDS) as answer:
                 return answer.status, answer.read(most + 1)

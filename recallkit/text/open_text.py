@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from recallkit.text.tokenizers import TextTokenizer
 
 _SMALL_TEXT = 1 << 19
-"""Bytes on disk, or characters at once, which `tokenizers` encodes before gigatoken is imported and checked: half a second."""
+"""Bytes on disk, or characters at once, which `tokenizers` encodes before gigatoken is imported and
+checked: half a second."""
 
 
 _MOST_LISTED = 1000
@@ -44,8 +45,17 @@ class OpenText:
     fast: ClassVar[bool] = True
     """Whether gigatoken encodes larger texts where it gives the same ids."""
 
-    def __init__(self, options: TextOptions, *, shards: Sequence[Shard] | None = None, sample: Sample | None = None) -> None:
-        """`shards`: what another process found the sources to be; looked up if not given. `sample`: only such documents are read."""
+    def __init__(
+        self,
+        options: TextOptions,
+        *,
+        shards: Sequence[Shard] | None = None,
+        sample: Sample | None = None,
+    ) -> None:
+        """`shards`: what another process found the sources to be; looked up if not given.
+
+        `sample`: only such documents are read.
+        """
         from recallkit.text.corpus import Corpus, CorpusOptions, open_corpus, open_texts
         from recallkit.text.tokenizers import load_tokenizer
 
@@ -53,17 +63,33 @@ class OpenText:
         self._encoder: Encoder | None = None
         self._reached = (0, 0.0)
         # Other processes are silent: what is opened there was opened here before.
-        opening = progress("opening the text", total=max(1, len(options.source_names)), unit="sources")
+        opening = progress(
+            "opening the text",
+            total=max(1, len(options.source_names)),
+            unit="sources",
+        )
         with opening if shards is None else contextlib.nullcontext():
-            self.tokenizer: TextTokenizer = load_tokenizer(options.tokenizer_name, end_token=options.end_token)
+            self.tokenizer: TextTokenizer = load_tokenizer(
+                options.tokenizer_name,
+                end_token=options.end_token,
+            )
             vocabulary = None if options.tokenizer is None else self.tokenizer.vocabulary
-            fields = CorpusOptions(options.text_field, options.source_field, options.skip_bad, vocabulary)
+            fields = CorpusOptions(
+                options.text_field,
+                options.source_field,
+                options.skip_bad,
+                vocabulary,
+            )
             if shards is not None:
                 self.corpus = Corpus(shards, fields)
             elif options.texts is not None:
                 self.corpus = open_texts(options.texts, fields)
             else:
-                self.corpus = open_corpus(options.source_names, fields, default_split=options.default_split)
+                self.corpus = open_corpus(
+                    options.source_names,
+                    fields,
+                    default_split=options.default_split,
+                )
 
     def note_end(self) -> None:
         """Says which token ends documents, and why, where the user named a tokenizer; else whose
@@ -71,7 +97,9 @@ class OpenText:
         names = self.options.source_names
         if self.options.tokenizer is None and not all(name.startswith("demo:") for name in names):
             own = f"the built-in one of {self.tokenizer.vocab_size:,} entries, made for the zoo"
-            console.note(f"no --tokenizer is named: tokens are those of {own}; other models need their own")
+            console.note(
+                f"no --tokenizer is named: tokens are those of {own}; other models need their own",
+            )
         if self.options.tokenizer is not None:
             tokenizer = self.tokenizer
             end = f"{tokenizer.end_token!r} ({tokenizer.end_token_id})"
@@ -89,7 +117,10 @@ class OpenText:
 
     @cached_property
     def digests(self) -> list[str]:
-        """The digest of every shard, as of the first access. Raises UserError for a shard that cannot be read."""
+        """The digest of every shard, as of the first access.
+
+        Raises UserError for a shard that cannot be read.
+        """
         return self.corpus.digests()
 
     def identity(self) -> dict[str, Any]:
@@ -103,7 +134,8 @@ class OpenText:
         }
 
     def _sources(self) -> list[list[str]]:
-        """Digest and source of every shard; of many one digest of them all, since manifests are read by every command."""
+        """Digest and source of every shard; of many one digest of them all, since manifests are
+        read by every command."""
         sources = [[digest, shard.source] for digest, shard in zip(self.digests, self.corpus.shards, strict=True)]
         if len(sources) <= _MOST_LISTED:
             return sources
@@ -128,7 +160,8 @@ class OpenText:
     def note_ids(self) -> None:
         """Notes type, number of documents and beginning of token ids: a misreading is seen at once.
 
-        Of several sources of one kind it is the first. What cannot be read is reported when it is read.
+        Of several sources of one kind it is the first. What cannot be read is reported when it is
+        read.
         """
         from recallkit.text.corpus import Corpus
 
@@ -152,7 +185,8 @@ class OpenText:
                 console.note(f"{shard.name}: {kind}, the first: {text}")
 
     def names(self) -> list[str]:
-        """The shards, or the arguments that name many, URLs without secrets: recorded in the manifest, but not part of the identity."""
+        """The shards, or the arguments that name many, URLs without secrets: recorded in the
+        manifest, but not part of the identity."""
         names = [shard.name for shard in self.corpus.shards]
         listed = self.options.source_names if len(names) > _MOST_LISTED else names
         return [*map(redacted, listed)]
@@ -175,7 +209,8 @@ class OpenText:
             yield encoded
 
     def bytes_read(self, first: int = 0) -> int | None:
-        """Bytes on disk of the shards from `first` on, up to where the latest stream has come; None where a size is unknown."""
+        """Bytes on disk of the shards from `first` on, up to where the latest stream has come; None
+        where a size is unknown."""
         shard, share = self._reached
         return self.corpus.num_bytes(first, shard + share)
 
@@ -185,10 +220,15 @@ class OpenText:
         return self.options.most_tokens if self.sample is None else self.sample.tokens
 
     def estimated_tokens(self, num_tokens: int) -> int | None:
-        """How many tokens the text has about, if it had `num_tokens` so far; None for a size that is not known, and with a limit."""
+        """How many tokens the text has about, if it had `num_tokens` so far; None for a size that
+        is not known, and with a limit."""
         if self.most_tokens is not None:
             return None
-        return extrapolated(num_tokens, self.bytes_read(), self.corpus.num_bytes(0, len(self.corpus.shards)))
+        return extrapolated(
+            num_tokens,
+            self.bytes_read(),
+            self.corpus.num_bytes(0, len(self.corpus.shards)),
+        )
 
     def _choose_encoder(self, texts: Sequence[str]) -> Encoder:
         """The encoder for this text, chosen once, on the first documents that are read."""
@@ -199,11 +239,18 @@ class OpenText:
         return self._encoder
 
     @contextlib.contextmanager
-    def unchanged(self, journal: Journal, shards: range | None = None, digests: Sequence[str] | None = None) -> Iterator[None]:
-        """A block that reads shards (all by default) to their end and commits what it makes of them to `journal`.
+    def unchanged(
+        self,
+        journal: Journal,
+        shards: range | None = None,
+        digests: Sequence[str] | None = None,
+    ) -> Iterator[None]:
+        """A block that reads shards (all by default) to their end and commits what it makes of them
+        to `journal`.
 
-        Raises UserError if a shard then differs from what it was when `digests` (of all shards; default `self.digests`) were taken, and
-        the journal forgets what was made of it; also when a bad record ends the block, which may be bad only because of the change.
+        Raises UserError if a shard then differs from what it was when `digests` (of all shards;
+        default `self.digests`) were taken, and the journal forgets what was made of it; also when a
+        bad record ends the block, which may be bad only because of the change.
         """
         known = self.digests if digests is None else digests
 
@@ -212,7 +259,11 @@ class OpenText:
                 if self.corpus.shards[number].digest() != known[number]:
                     journal.num_parts = 0
                     remedy = "keep other programs from writing to it, and start again (with --force if the change is final)"
-                    raise UserError("changed while it was read", where=self.corpus.shards[number].name, remedy=remedy)
+                    raise UserError(
+                        "changed while it was read",
+                        where=self.corpus.shards[number].name,
+                        remedy=remedy,
+                    )
 
         try:
             yield
@@ -231,7 +282,8 @@ class OpenText:
 
 
 def extrapolated(num_tokens: int, num_bytes: int | None, all_bytes: int | None) -> int | None:
-    """The tokens of `all_bytes`, if `num_bytes` of them have `num_tokens`; None where that is unknown."""
+    """The tokens of `all_bytes`, if `num_bytes` of them have `num_tokens`; None where that is
+    unknown."""
     return round(num_tokens * max(1.0, all_bytes / num_bytes)) if num_bytes and all_bytes else None
 
 

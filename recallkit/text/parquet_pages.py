@@ -107,7 +107,8 @@ class _Column:
                 raise _too_long(f"a page of {num_bytes:,} bytes", where)
 
     def longest_value(self) -> int:
-        """Bytes of the longest value that rows may repeat, at most; 0 if the page has each by itself."""
+        """Bytes of the longest value that rows may repeat, at most; 0 if the page has each by
+        itself."""
         texts = [page for page in self._pages if page.kind == _DICTIONARY or page.encoding == _DELTA_PREFIXES]
         return self._width or max((page.num_bytes for page in texts), default=0)
 
@@ -236,7 +237,16 @@ def _page(file: pa.NativeFile, at: int) -> Page:
             if min(counts) < 0:
                 raise OSError("a page of negative size")
             compressed, num_bytes, number, level_bytes = counts
-            return Page(kind, at + length, compressed, num_bytes, number, encoding, level_encoding, level_bytes)
+            return Page(
+                kind,
+                at + length,
+                compressed,
+                num_bytes,
+                number,
+                encoding,
+                level_encoding,
+                level_bytes,
+            )
         except (IndexError, KeyError, TypeError, AttributeError):
             continue
     raise OSError("a page without a header")

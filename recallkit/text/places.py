@@ -1,7 +1,9 @@
-"""Files here, and files elsewhere by fsspec (`s3://`, `gs://`, `hf://` ...) or `web_files` (`https://`): what readers need of a path.
+"""Files here, and files elsewhere by fsspec (`s3://`, `gs://`, `hf://` ...) or `web_files`
+(`https://`): what readers need of a path.
 
-A protocol other than HTTP and the hub's needs its package (s3fs, gcsfs ...), which the user installs; keys, proxies and addresses are those
-that this package finds in the environment, and it tries again by its own rules. Nothing is kept on disk.
+A protocol other than HTTP and the hub's needs its package (s3fs, gcsfs ...), which the user
+installs; keys, proxies and addresses are those that this package finds in the environment, and it
+tries again by its own rules. Nothing is kept on disk.
 """
 
 from __future__ import annotations
@@ -24,9 +26,27 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-_CHECKSUMS = ("ETag", "etag", "blob_id", "CRC", "md5Hash", "md5", "checksum", "Content-MD5", "Digest")
+_CHECKSUMS = (
+    "ETag",
+    "etag",
+    "blob_id",
+    "CRC",
+    "md5Hash",
+    "md5",
+    "checksum",
+    "Content-MD5",
+    "Digest",
+)
 """What file systems call a file's checksum, or the tag that changes with its content."""
-_PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs", "sftp": "paramiko"}
+_PACKAGES = {
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "abfs": "adlfs",
+    "az": "adlfs",
+    "sftp": "paramiko",
+}
 _CHAIN = "::"
 _WEB = re.compile(r"https?://", re.IGNORECASE)
 
@@ -40,7 +60,8 @@ def is_url(argument: str) -> bool:
 class RemotePath:
     """A file or folder at a URL, with those methods of `pathlib.Path` that readers use.
 
-    All raise UserError for a protocol that is unknown or whose package is missing, and OSError for what cannot be read.
+    All raise UserError for a protocol that is unknown or whose package is missing, and OSError for
+    what cannot be read.
     """
 
     url: str
@@ -54,7 +75,8 @@ class RemotePath:
 
     @property
     def name(self) -> str:
-        """The last part of the URL's path, without a query; of a chain (`zip://a.jsonl::s3://...`) that of its first URL."""
+        """The last part of the URL's path, without a query; of a chain (`zip://a.jsonl::s3://...`)
+        that of its first URL."""
         first = self.url.split(_CHAIN)[0].partition("?")[0]
         return posixpath.basename((first.partition("#")[0] if _WEB.match(first) else first).rstrip("/"))
 
@@ -81,16 +103,29 @@ class RemotePath:
         return self._asked(ask)
 
     def digest(self) -> str:
-        """A digest of the size and the server's checksum or tag; without one that of samples, as of a local file."""
+        """A digest of the size and the server's checksum or tag; without one that of samples, as of
+        a local file."""
         info = self.info()
         known = [info[name] for name in _CHECKSUMS if info.get(name)]
         if known or info.get("size") is None:
-            return artifacts.digest_json([self.name, info.get("size"), str(known[0] if known else info.get("Last-Modified"))])
+            return artifacts.digest_json(
+                [
+                    self.name,
+                    info.get("size"),
+                    str(known[0] if known else info.get("Last-Modified")),
+                ],
+            )
         size = info["size"]
-        return self._asked(lambda files, path: artifacts.digest_samples(size, lambda at, stop: files.cat_file(path, at, stop)))
+        return self._asked(
+            lambda files, path: artifacts.digest_samples(
+                size,
+                lambda at, stop: files.cat_file(path, at, stop),
+            )
+        )
 
     def below(self) -> list[str]:
-        """The paths of all files in this folder and its subfolders, relative to it; none if it is not a folder."""
+        """The paths of all files in this folder and its subfolders, relative to it; none if it is
+        not a folder."""
 
         def find(files: Any, path: str) -> list[str]:
             root = path.rstrip("/")
@@ -100,14 +135,23 @@ class RemotePath:
 
     def matches(self) -> list[RemotePath]:
         """The files that a pattern matches, sorted."""
-        return [RemotePath(url) for url in self._asked(lambda files, path: sorted(map(files.unstrip_protocol, files.glob(path))))]
+        return [
+            RemotePath(url)
+            for url in self._asked(
+                lambda files, path: sorted(map(files.unstrip_protocol, files.glob(path))),
+            )
+        ]
 
     def read_bytes(self, most: int = given_files.MAX_JSON_BYTES) -> bytes:
         """The whole file. Raises UserError for one of more than `most` bytes."""
         with self.open() as file:
             content: bytes = file.read(most + 1)
         if len(content) > most:
-            raise UserError(f"a file of more than {most:,} bytes", where=self, remedy="check that it is the right file")
+            raise UserError(
+                f"a file of more than {most:,} bytes",
+                where=self,
+                remedy="check that it is the right file",
+            )
         return content
 
     def open(self) -> Any:
@@ -124,7 +168,11 @@ class RemotePath:
             return _os_errors(lambda: question(*opened(self.url)))
         except ImportError as error:
             problem = f"{protocol}:// needs a package that is not installed ({error})"
-            raise UserError(problem, where=self.url, remedy=f"pip install {_PACKAGES.get(protocol, 'that package')}") from error
+            raise UserError(
+                problem,
+                where=self.url,
+                remedy=f"pip install {_PACKAGES.get(protocol, 'that package')}",
+            ) from error
         except OSError as error:
             if "rotocol not known" not in str(error):
                 raise
@@ -146,13 +194,18 @@ def _on_the_web(url: str) -> tuple[Any, str]:
         kind = get_filesystem_class(protocol)
         if not issubclass(kind, AbstractArchiveFileSystem):
             remedy = "name the file itself, or zip:// or tar:// in it"
-            raise UserError(f"{protocol}:// cannot be read in a file of a web server", where=redacted(url), remedy=remedy)
+            raise UserError(
+                f"{protocol}:// cannot be read in a file of a web server",
+                where=redacted(url),
+                remedy=remedy,
+            )
         files, path = kind(fo=files.open(path)), inside
     return files, path
 
 
 def _os_errors(call: Callable[[], Answer]) -> Answer:
-    """The value of a call into a file system, whose own errors become OSErrors: what readers expect of a file that cannot be read."""
+    """The value of a call into a file system, whose own errors become OSErrors: what readers expect
+    of a file that cannot be read."""
     try:
         return call()
     except (OSError, ImportError, UserError):
@@ -180,7 +233,10 @@ class _File:
         self._file.close()
 
     def read(self, size: int = -1) -> bytes:
-        """Up to `size` bytes. Raises OSError for far too many, and for fewer in the file than its size."""
+        """Up to `size` bytes.
+
+        Raises OSError for far too many, and for fewer in the file than its size.
+        """
         most = getattr(self._file, "size", None)
         wanted = size if size >= 0 else most or 0
         check_part(wanted)
@@ -195,7 +251,10 @@ AnyPath = Path | RemotePath
 
 
 def open_arrow(path: AnyPath, *, mapped: bool = False) -> pa.NativeFile:
-    """The file for pyarrow; a local one is mapped into memory with `mapped`. Raises OSError if it cannot be opened."""
+    """The file for pyarrow; a local one is mapped into memory with `mapped`.
+
+    Raises OSError if it cannot be opened.
+    """
     import pyarrow as pa
 
     if isinstance(path, RemotePath):
@@ -209,12 +268,14 @@ def size_of(path: AnyPath) -> int | None:
 
 
 def digest_of(path: AnyPath) -> str:
-    """A digest that changes when the content does: of length and samples, or of what the server says. Raises OSError."""
+    """A digest that changes when the content does: of length and samples, or of what the server
+    says. Raises OSError."""
     return path.digest() if isinstance(path, RemotePath) else artifacts.digest_sample(path)
 
 
 def files_below(path: AnyPath) -> list[str]:
-    """The paths of the files in a folder and its subfolders, relative to it, in no order; hidden folders of this machine are left out."""
+    """The paths of the files in a folder and its subfolders, relative to it, in no order; hidden
+    folders of this machine are left out."""
     if isinstance(path, RemotePath):
         return path.below()
     found = []

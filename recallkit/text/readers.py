@@ -1,7 +1,9 @@
-"""Reads shards record by record in constant memory (arrays of JSON as a whole): JSON lines, text files, each plain or compressed.
+"""Reads shards record by record in constant memory (arrays of JSON as a whole): JSON lines, text
+files, each plain or compressed.
 
-This is own code because `datasets` takes several times as long on `.jsonl.zst` (tests/benchmarks/reading.py).
-Reading can start at any record of a shard: lines before it are counted but not parsed.
+This is own code because `datasets` takes several times as long on `.jsonl.zst`
+(tests/benchmarks/reading.py). Reading can start at any record of a shard: lines before it are
+counted but not parsed.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ BLOCK_BYTES = 1 << 19
 
 _MOST_EMPTY_BYTES = 1 << 20
 _MOST_LINE_BYTES = 1 << 30
-"""Empty lines in a row, and a line, beyond which a file is damaged: a small compressed file can contain hours of them."""
+"""Empty lines in a row, and a line, beyond which a file is damaged: a small compressed file can
+contain hours of them."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WINDOW = "Frame requires too much memory for decoding"
@@ -60,8 +63,8 @@ def suffix_of(name: str, suffixes: Iterable[str]) -> str | None:
 class Shard:
     """One input of a stream; its records are numbered from 0.
 
-    `name` is what the user sees (a path, a preset with its split), `source` the source of documents that do not name one,
-    `finder` finds text, source and id in its records.
+    `name` is what the user sees (a path, a preset with its split), `source` the source of documents
+    that do not name one, `finder` finds text, source and id in its records.
     """
 
     name: str
@@ -73,7 +76,8 @@ class Shard:
     """What a record is, in messages, which count from `first_number` as editors and viewers do."""
     first_number: ClassVar[int] = 0
     share: float = field(default=0.0, repr=False, kw_only=True)
-    """How much of it, by bytes, the latest stream in this process has read; 0 while it is not known."""
+    """How much of it, by bytes, the latest stream in this process has read; 0 while it is not
+    known."""
 
     def digest(self) -> str:
         """A digest that changes when the content does. Raises UserError if it cannot be read."""
@@ -84,7 +88,8 @@ class Shard:
         return None
 
     def pieces(self, most: int) -> Sequence[Self]:
-        """At most `most` shards that together contain the same records in order, to be read in parallel; often only itself."""
+        """At most `most` shards that together contain the same records in order, to be read in
+        parallel; often only itself."""
         return [self]
 
     def _divided(self, number: int) -> Sequence[Self]:
@@ -103,14 +108,18 @@ class Shard:
         except FieldError as error:
             raise UserError(str(error), where=self.name, remedy=error.remedy) from error
         if twice := next((name for name in columns if list(names).count(name) > 1), None):
-            raise UserError(f"two columns named {twice}", where=self.name, remedy="rename one of them")
+            raise UserError(
+                f"two columns named {twice}",
+                where=self.name,
+                remedy="rename one of them",
+            )
         return columns
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """Records from number `first` on, each with its number.
 
-        For each item that is not a record, `on_bad(number, problem, remedy)` is called: it raises, or returns to continue.
-        Raises UserError for a damaged or empty shard.
+        For each item that is not a record, `on_bad(number, problem, remedy)` is called: it raises,
+        or returns to continue. Raises UserError for a damaged or empty shard.
         """
         raise NotImplementedError
 
@@ -122,7 +131,8 @@ class FileShard(Shard):
     path: AnyPath
 
     def digest(self) -> str:
-        """A digest of the file's length and samples of its content; elsewhere, of what the server reports."""
+        """A digest of the file's length and samples of its content; elsewhere, of what the server
+        reports."""
         return self._asked(digest_of)
 
     def size(self) -> int | None:
@@ -136,7 +146,11 @@ class FileShard(Shard):
             if lacks_resources(error):
                 raise
             problem = f"cannot be read ({error.strerror or error})"
-            raise UserError(problem, where=self.name, remedy="check that it is still there") from error
+            raise UserError(
+                problem,
+                where=self.name,
+                remedy="check that it is still there",
+            ) from error
 
     def _damaged(self, error: Exception, record: int) -> UserError:
         if _WINDOW in str(error):
@@ -145,15 +159,25 @@ class FileShard(Shard):
             return UserError(problem, where=self.name, remedy=remedy)
         is_here = not isinstance(self.path, RemotePath)
         remedy = "the file is truncated or damaged: copy it again" if is_here else "check the network and the file, or copy it here"
-        return UserError(f"cannot be read further ({error})", where=self.place(record), remedy=remedy)
+        return UserError(
+            f"cannot be read further ({error})",
+            where=self.place(record),
+            remedy=remedy,
+        )
 
     def _empty(self) -> UserError:
-        return UserError("contains no record", where=self.name, remedy="leave it out, or copy it again")
+        return UserError(
+            "contains no record",
+            where=self.name,
+            remedy="leave it out, or copy it again",
+        )
 
     def _pieces(self, most: int) -> Iterator[bytes]:
-        """Lines with their newlines, one of more than `most` bytes in several pieces; without a byte order mark.
+        """Lines with their newlines, one of more than `most` bytes in several pieces; without a
+        byte order mark.
 
-        Raises OSError for damaged data, UserError for more than `_MOST_EMPTY_BYTES` of empty lines in a row.
+        Raises OSError for damaged data, UserError for more than `_MOST_EMPTY_BYTES` of empty lines
+        in a row.
         """
         with (
             open_arrow(self.path) as file,
@@ -166,7 +190,11 @@ class FileShard(Shard):
                     num_empty += len(piece)
                     if num_empty > _MOST_EMPTY_BYTES:
                         problem = f"more than {_MOST_EMPTY_BYTES:,} bytes of empty lines in a row"
-                        raise UserError(problem, where=self.name, remedy="remove them, or copy the file again")
+                        raise UserError(
+                            problem,
+                            where=self.name,
+                            remedy="remove them, or copy the file again",
+                        )
                 else:
                     num_empty = 0
                     self.share = file.tell() / size if size else 0.0
@@ -175,7 +203,8 @@ class FileShard(Shard):
                 mark = b""
 
     def _lines(self) -> Iterator[bytes | None]:
-        """The lines, with their newlines; None for one of more than `config.MAX_RECORD_BYTES`, which is never held as a whole.
+        """The lines, with their newlines; None for one of more than `config.MAX_RECORD_BYTES`,
+        which is never held as a whole.
 
         Raises UserError for a line that does not end.
         """
@@ -207,7 +236,8 @@ def _decompressed(raw: io.BufferedReader, name: str) -> io.BufferedReader:
     if head.startswith(_GZIP):
         return io.BufferedReader(_Gunzipped(fileobj=raw), BLOCK_BYTES)
     if _ZSTD.match(head):
-        # pyarrow rather than zstandard: equally fast, reads on after a frame, raises at a truncated one.
+        # pyarrow rather than zstandard: equally fast, reads on after a frame, raises at a truncated
+        # one.
         stream = pa.input_stream(pa.PythonFile(raw, "r"), compression="zstd")
         return io.BufferedReader(stream, BLOCK_BYTES)
     if suffix_of(name, ENDINGS[1:]) is not None and b"\0" in raw.peek():
@@ -228,10 +258,12 @@ class _Gunzipped(gzip.GzipFile):
 
 @dataclass(eq=False)
 class JsonLinesShard(FileShard):
-    """A file of JSON objects, one a line, plain or compressed. Records are its lines, blank ones counted but skipped.
+    """A file of JSON objects, one a line, plain or compressed.
 
-    Blank lines are counted so that record numbers are an editor's line numbers less one, and so that a reader finds any record
-    by counting newlines.
+    Records are its lines, blank ones counted but skipped.
+
+    Blank lines are counted so that record numbers are an editor's line numbers less one, and so
+    that a reader finds any record by counting newlines.
     """
 
     unit = "line"
@@ -257,7 +289,11 @@ class JsonLinesShard(FileShard):
                         if isinstance(fields, dict):
                             yield number, fields
                         else:
-                            on_bad(number, "not a JSON object", "each line must be an object with a text field")
+                            on_bad(
+                                number,
+                                "not a JSON object",
+                                "each line must be an object with a text field",
+                            )
                 is_empty = False
         except OSError as error:
             raise self._damaged(error, number + 1) from error
@@ -280,7 +316,10 @@ class JsonLinesShard(FileShard):
 
 @dataclass(eq=False)
 class JsonShard(JsonLinesShard):
-    """A file `.json`: an array of objects, or of texts. One that does not begin with `[` is taken for JSON Lines."""
+    """A file `.json`: an array of objects, or of texts.
+
+    One that does not begin with `[` is taken for JSON Lines.
+    """
 
     unit = "record"
 
@@ -288,7 +327,10 @@ class JsonShard(JsonLinesShard):
         """The items of the array from `first` on; see `Shard.records`."""
         number = -1
         try:
-            begun = next((line for piece in self._pieces(BLOCK_BYTES) if (line := piece.lstrip())), b"")
+            begun = next(
+                (line for piece in self._pieces(BLOCK_BYTES) if (line := piece.lstrip())),
+                b"",
+            )
             if begun and not begun.startswith(b"["):
                 yield from JsonLinesShard.records(self, first, on_bad)
                 return
@@ -303,9 +345,17 @@ class JsonShard(JsonLinesShard):
                 if isinstance(item, str | dict):
                     yield number, {"text": item} if isinstance(item, str) else item
                 else:
-                    on_bad(number, "neither an object nor a text", "write objects with a text field, or texts")
+                    on_bad(
+                        number,
+                        "neither an object nor a text",
+                        "write objects with a text field, or texts",
+                    )
         except ValueError as error:  # what follows cannot be divided
-            raise UserError(str(error), where=self.place(number + 1), remedy="write the file again") from error
+            raise UserError(
+                str(error),
+                where=self.place(number + 1),
+                remedy="write the file again",
+            ) from error
         except OSError as error:
             raise self._damaged(error, number + 1) from error
         if number < 0:

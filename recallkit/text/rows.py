@@ -1,4 +1,5 @@
-"""Rows that are in no file of ours: of a dataset on the hub, streamed by `datasets`, and texts that a Python program gives."""
+"""Rows that are in no file of ours: of a dataset on the hub, streamed by `datasets`, and texts that
+a Python program gives."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ _ROWS_AT_ONCE = 64
 
 @dataclass(eq=False)
 class HubShard(Shard):
-    """One split of a dataset on the hub (`repo` is what `datasets.load_dataset` takes, so it may also be a local folder)."""
+    """One split of a dataset on the hub (`repo` is what `datasets.load_dataset` takes, so it may
+    also be a local folder)."""
 
     repo: str
     split: str
@@ -37,18 +39,25 @@ class HubShard(Shard):
     unit = "row"
 
     def digest(self) -> str:
-        """The digest of id, split, revision and configuration: no content is read, so a change of an unnamed revision goes unnoticed."""
-        return artifacts.digest_json([self.repo, self.split, self.revision, *([] if self.config is None else [self.config])])
+        """The digest of id, split, revision and configuration: no content is read, so a change of
+        an unnamed revision goes unnoticed."""
+        return artifacts.digest_json(
+            [self.repo, self.split, self.revision, *([] if self.config is None else [self.config])],
+        )
 
     def pieces(self, most: int) -> Sequence[HubShard]:
-        """The split's files, or groups of neighbouring ones, as shards of their own, if it has several."""
+        """The split's files, or groups of neighbouring ones, as shards of their own, if it has
+        several."""
         try:
             return self._divided(min(self._open().num_shards, most))
         except _failures() as error:
             raise self._unavailable(error, 0) from error
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Rows from `first` on, each with its number. Raises UserError if the hub cannot provide them."""
+        """Rows from `first` on, each with its number.
+
+        Raises UserError if the hub cannot provide them.
+        """
         row = first
         try:
             rows = self._open()
@@ -60,26 +69,41 @@ class HubShard(Shard):
     def _open(self) -> Any:
         import datasets
 
-        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs each retry, then raises
-        rows = datasets.load_dataset(self.repo, self.config, split=self.split, revision=self.revision, streaming=True)
+        logging.getLogger("huggingface_hub").setLevel(
+            logging.ERROR,
+        )  # it logs each retry, then raises
+        rows = datasets.load_dataset(
+            self.repo,
+            self.config,
+            split=self.split,
+            revision=self.revision,
+            streaming=True,
+        )
         return rows if self.piece is None else rows.shard(num_shards=self.piece[1], index=self.piece[0])
 
     def _unavailable(self, error: Exception, row: int) -> UserError:
         remedy = "check its name, split and the network, or download it and give local files"
         if "onfig name is missing" in str(error):
             remedy = f"name one: {self.repo}:CONFIG:{self.split}"
-        return UserError(f"cannot be streamed from the hub ({error})", where=self.place(row), remedy=remedy)
+        return UserError(
+            f"cannot be streamed from the hub ({error})",
+            where=self.place(row),
+            remedy=remedy,
+        )
 
 
 def _failures() -> tuple[type[Exception], ...]:
     import datasets
 
-    # RuntimeError: datasets that need a script; ValueError: no such split, or a configuration to choose.
+    # RuntimeError: datasets that need a script; ValueError: no such split, or a configuration to
+    # choose.
     return (OSError, ValueError, RuntimeError, IndexError, datasets.exceptions.DatasetsError)
 
 
 class GivenShard(Shard):
-    """Texts that a program gives, known by a digest of all their content. Records are counted from 0, as Python does.
+    """Texts that a program gives, known by a digest of all their content.
+
+    Records are counted from 0, as Python does.
 
     Raises UsageError for what is not a collection of texts.
     """
@@ -92,7 +116,8 @@ class GivenShard(Shard):
         self._records = [] if self._dataset is not None else _listed(texts)
 
     def digest(self) -> str:
-        """The digest of every record, made once: in order, and of a `Dataset` those columns that are read."""
+        """The digest of every record, made once: in order, and of a `Dataset` those columns that
+        are read."""
         if self._digest is None:
             state = hashlib.blake2b(digest_size=16)
             for record in self._from(0):
@@ -132,11 +157,23 @@ class GivenShard(Shard):
 def _listed(texts: Any) -> list[Any]:
     where = "texts"
     if isinstance(texts, Mapping):
-        raise UsageError("a mapping, not a list of texts", where=where, remedy="give one of its values, such as a split")
+        raise UsageError(
+            "a mapping, not a list of texts",
+            where=where,
+            remedy="give one of its values, such as a split",
+        )
     if hasattr(texts, "columns"):
-        raise UsageError("a table, not a list of texts", where=where, remedy='give a column, such as frame["text"].to_list()')
+        raise UsageError(
+            "a table, not a list of texts",
+            where=where,
+            remedy='give a column, such as frame["text"].to_list()',
+        )
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
-        raise UsageError(f"of type {type(texts).__name__}, not a list of texts", where=where, remedy="give a list of strings")
+        raise UsageError(
+            f"of type {type(texts).__name__}, not a list of texts",
+            where=where,
+            remedy="give a list of strings",
+        )
     return list(texts)
 
 
@@ -159,6 +196,10 @@ def _written(record: Any) -> bytes:
     import orjson
 
     try:
-        return orjson.dumps(record, default=repr, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(
+            record,
+            default=repr,
+            option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS,
+        )
     except orjson.JSONEncodeError:  # such as an integer of more than 64 bits
         return repr(record).encode()

@@ -1,6 +1,9 @@
-"""A random sample of a text: whole documents, each source in proportion. The text is read once to draw it, and nothing of it is kept.
+"""A random sample of a text: whole documents, each source in proportion.
 
-A hash of the seed and a document's place orders the documents, so that the same documents are drawn again without a state.
+The text is read once to draw it, and nothing of it is kept.
+
+A hash of the seed and a document's place orders the documents, so that the same documents are drawn
+again without a state.
 """
 
 from __future__ import annotations
@@ -22,10 +25,12 @@ _MOST_CHARACTERS = 8
 """Characters of a token are fewer: bounds what is remembered of a source."""
 
 _MEASURED_CHARACTERS = 50_000
-"""Of each source, by which the tokens of its other documents are estimated: tokenising all of the text takes longer than the rest."""
+"""Of each source, by which the tokens of its other documents are estimated: tokenising all of the
+text takes longer than the rest."""
 
 _FIRST_PART = 0.05
-"""Of the sample that the first document of a source may take where the source's part has no room for one."""
+"""Of the sample that the first document of a source may take where the source's part has no room
+for one."""
 
 _NEAR = 0.05
 """A sample is within this share of its size if its documents allow it."""
@@ -52,7 +57,8 @@ class Drawn:
 
 @dataclass(slots=True)
 class _Source:
-    """A source's documents, with sizes in characters (of token ids, in ids), and the earliest in random order of them.
+    """A source's documents, with sizes in characters (of token ids, in ids), and the earliest in
+    random order of them.
 
     `earliest` is a heap of (order, size, place) whose first is the last in order.
     """
@@ -65,7 +71,8 @@ class _Source:
     earliest: list[tuple[int, int, Position]] = field(default_factory=list)
 
     def add(self, document: Document, order: int, tokenizer: TextTokenizer, most: int) -> None:
-        """Counts a document; remembers it unless those before it in order are `most` characters already."""
+        """Counts a document; remembers it unless those before it in order are `most` characters
+        already."""
         size = len(document.text) if document.ids is None else len(document.ids)
         self.documents += 1
         self.size += size
@@ -99,7 +106,12 @@ def draw(documents: Iterable[Document], sample: Sample, tokenizer: TextTokenizer
         place = document.position
         name = f"{sample.seed}:{place.shard}:{place.record}".encode()
         order = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest())
-        sources.setdefault(document.source, _Source()).add(document, order, tokenizer, sample.tokens * _MOST_CHARACTERS)
+        sources.setdefault(document.source, _Source()).add(
+            document,
+            order,
+            tokenizer,
+            sample.tokens * _MOST_CHARACTERS,
+        )
     rounds, parts = [], float(sample.tokens)
     for _ in range(_MOST_ROUNDS):
         rounds.append(_fill(sources, sample, parts))

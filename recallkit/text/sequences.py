@@ -1,8 +1,9 @@
 """Token ids to sequences: packed as in the papers, or with the context reset at each document.
 
-Packed (Zoology C.1): documents are joined with the end token and cut into windows of `seq_len` predictions, that is
-`seq_len + 1` ids; adjacent windows share one id, so that every id but the stream's first is predicted exactly once.
-By document: the end token precedes each document, and windows are cut inside it.
+Packed (Zoology C.1): documents are joined with the end token and cut into windows of `seq_len`
+predictions, that is `seq_len + 1` ids; adjacent windows share one id, so that every id but the
+stream's first is predicted exactly once. By document: the end token precedes each document, and
+windows are cut inside it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 class PackingState:
     """Where packing resumes: all that is needed to continue the stream with the same sequences.
 
-    The next sequence begins `skip_ids` ids into the stream of document number `document`, which is read from `position`.
+    The next sequence begins `skip_ids` ids into the stream of document number `document`, which is
+    read from `position`.
     """
 
     position: Position = Position()
@@ -50,10 +52,13 @@ class PackingState:
 
 @dataclass(frozen=True, slots=True)
 class SequenceBlock:
-    """The sequences of a row group. `ids` flat, sequence i of the block is `ids[offsets[i]:offsets[i + 1]]`.
+    """The sequences of a row group.
 
-    A span is what a sequence has of one document: sequence i has the spans `span_offsets[i]` to `span_offsets[i + 1]`, each of which
-    begins `span_starts` ids into the sequence and is of document number `span_documents` of the stream, whose source is `span_sources`.
+    `ids` flat, sequence i of the block is `ids[offsets[i]:offsets[i + 1]]`.
+
+    A span is what a sequence has of one document: sequence i has the spans `span_offsets[i]` to
+    `span_offsets[i + 1]`, each of which begins `span_starts` ids into the sequence and is of
+    document number `span_documents` of the stream, whose source is `span_sources`.
     """
 
     first: int
@@ -73,17 +78,29 @@ class SequenceBlock:
 class _Packer:
     """Collects documents and yields blocks of complete sequences.
 
-    `ids` are those that are not yet in a sequence, of consecutive documents: number `first` + i begins at `starts[i]`, int64, before 0
-    if ids of it were dropped, is of `sources[i]` and was read at `positions[i]`.
+    `ids` are those that are not yet in a sequence, of consecutive documents: number `first` + i
+    begins at `starts[i]`, int64, before 0 if ids of it were dropped, is of `sources[i]` and was
+    read at `positions[i]`.
     """
 
     def __init__(
-        self, dtype: np.dtype[Any], end_token_id: int, seq_len: int, boundary: Boundary, limit: int | None, state: PackingState
+        self,
+        dtype: np.dtype[Any],
+        end_token_id: int,
+        seq_len: int,
+        boundary: Boundary,
+        limit: int | None,
+        state: PackingState,
     ) -> None:
         self.ids, self.starts = np.empty(0, dtype), np.empty(0, np.int64)
         self.sources: list[str] = []
         self.positions: list[Position] = []
-        self.end_token_id, self.seq_len, self.boundary, self.limit = end_token_id, seq_len, boundary, limit
+        self.end_token_id, self.seq_len, self.boundary, self.limit = (
+            end_token_id,
+            seq_len,
+            boundary,
+            limit,
+        )
         self.state = state
         self.first, self.next_position, self.skip = state.document, state.position, state.skip_ids
 
@@ -107,7 +124,11 @@ class _Packer:
     def _drop(self, count: int) -> None:
         """Forgets the first `count` ids, and documents of which none is left."""
         gone = int(self._document_of(count)) if count < len(self.ids) else len(self.starts)
-        self.ids, self.starts, self.first = self.ids[count:], self.starts[gone:] - count, self.first + gone
+        self.ids, self.starts, self.first = (
+            self.ids[count:],
+            self.starts[gone:] - count,
+            self.first + gone,
+        )
         del self.sources[:gone], self.positions[:gone]
 
     def _document_of(self, places: np.ndarray | int) -> np.ndarray:
@@ -123,14 +144,19 @@ class _Packer:
         while len(windows) - taken >= size or (taken < len(windows) and (final or at_limit)):
             chosen = windows[taken : taken + size]
             taken += len(chosen)
-            yield self._block(chosen, resume_at=int(windows[taken][0]) if taken < len(windows) else end)
+            yield self._block(
+                chosen,
+                resume_at=int(windows[taken][0]) if taken < len(windows) else end,
+            )
         if taken:
             self._drop(int(windows[taken][0]) if taken < len(windows) else end)
 
     def _packed_windows(self, *, final: bool) -> np.ndarray:
-        """(start, stop) of the windows that are complete; with `final` also of the shorter last one.
+        """(start, stop) of the windows that are complete; with `final` also of the shorter last
+        one.
 
-        Example: 10 ids and `seq_len` 4 give (0, 5) and (4, 9), and with `final` also (8, 10): neighbours share an id.
+        Example: 10 ids and `seq_len` 4 give (0, 5) and (4, 9), and with `final` also (8, 10):
+        neighbours share an id.
         """
         num_predictions = max(0, len(self.ids) - 1)
         count = -(-num_predictions // self.seq_len) if final else num_predictions // self.seq_len
@@ -146,12 +172,17 @@ class _Packer:
         lengths = np.diff(firsts, append=len(self.ids))
         windows_of = np.maximum(0, -(-(lengths - 1) // self.seq_len))
         first = np.repeat(firsts, windows_of)
-        # Of 5 and 3 ids with seq_len 2: windows (0, 3), (2, 5) and (5, 8), each from the last id of the one before in its document.
+        # Of 5 and 3 ids with seq_len 2: windows (0, 3), (2, 5) and (5, 8), each from the last id of
+        # the one before in its document.
         starts = first + positions_within(windows_of) * self.seq_len
-        return np.stack([starts, np.minimum(starts + self.seq_len + 1, first + np.repeat(lengths, windows_of))], axis=1)
+        return np.stack(
+            [starts, np.minimum(starts + self.seq_len + 1, first + np.repeat(lengths, windows_of))],
+            axis=1,
+        )
 
     def _within_limit(self, windows: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Cuts the windows to the predictions still allowed; also returns whether the limit falls among them."""
+        """Cuts the windows to the predictions still allowed; also returns whether the limit falls
+        among them."""
         if self.limit is None or not len(windows):
             return windows, False
         ends = self.state.num_predictions + np.cumsum(windows[:, 1] - windows[:, 0] - 1)
@@ -168,7 +199,10 @@ class _Packer:
         first_document = self._document_of(starts)
         num_spans = self._document_of(stops - 1) - first_document + 1
         documents = np.repeat(first_document, num_spans) + positions_within(num_spans)
-        first, self.state = self.state.sequence, self._state_at(resume_at, len(windows), int(lengths.sum()) - len(windows))
+        first, self.state = (
+            self.state.sequence,
+            self._state_at(resume_at, len(windows), int(lengths.sum()) - len(windows)),
+        )
         return SequenceBlock(
             first=first,
             ids=np.concatenate([self.ids[start:stop] for start, stop in windows.tolist()]),
@@ -181,12 +215,25 @@ class _Packer:
         )
 
     def _state_at(self, index: int, num_sequences: int, num_predictions: int) -> PackingState:
-        counted = {"sequence": self.state.sequence + num_sequences, "num_predictions": self.state.num_predictions + num_predictions}
+        counted = {
+            "sequence": self.state.sequence + num_sequences,
+            "num_predictions": self.state.num_predictions + num_predictions,
+        }
         if index >= len(self.ids):
-            return PackingState(position=self.next_position, document=self.first + len(self.starts), skip_ids=0, **counted)
+            return PackingState(
+                position=self.next_position,
+                document=self.first + len(self.starts),
+                skip_ids=0,
+                **counted,
+            )
         document = int(self._document_of(index))
         skip = index - int(self.starts[document])
-        return PackingState(position=self.positions[document], document=self.first + document, skip_ids=skip, **counted)
+        return PackingState(
+            position=self.positions[document],
+            document=self.first + document,
+            skip_ids=skip,
+            **counted,
+        )
 
 
 def pack_sequences(
@@ -198,14 +245,23 @@ def pack_sequences(
     limit_predictions: int | None = None,
     state: PackingState | None = None,
 ) -> Iterator[SequenceBlock]:
-    """Cuts a stream of encoded documents into blocks of sequences of at most `seq_len` predictions: see `sequences_per_row_group`.
+    """Cuts a stream of encoded documents into blocks of sequences of at most `seq_len` predictions:
+    see `sequences_per_row_group`.
 
-    `state` continues an earlier run: `batches` must then begin at `state.position`. `limit_predictions` ends the
-    stream after exactly that many predictions. A sequence has at least two ids; the last one may be shorter.
+    `state` continues an earlier run: `batches` must then begin at `state.position`.
+    `limit_predictions` ends the stream after exactly that many predictions. A sequence has at least
+    two ids; the last one may be shorter.
     """
     packer: _Packer | None = None
     for encoded in batches:
-        packer = packer or _Packer(encoded.ids.dtype, end_token_id, seq_len, boundary, limit_predictions, state or PackingState())
+        packer = packer or _Packer(
+            encoded.ids.dtype,
+            end_token_id,
+            seq_len,
+            boundary,
+            limit_predictions,
+            state or PackingState(),
+        )
         if packer.is_full():
             return
         packer.add(encoded)
@@ -217,7 +273,8 @@ def pack_sequences(
 
 
 def source_label(source: str) -> str:
-    """A source's name in tables: `ALL` means all of them, so a source of that name becomes `ALL (source)`."""
+    """A source's name in tables: `ALL` means all of them, so a source of that name becomes `ALL
+    (source)`."""
     return f"{source} (source)" if re.fullmatch(r"ALL( \(source\))*", source) else source
 
 
@@ -256,10 +313,16 @@ def with_text(group: pa.Table, tokenizer: TextTokenizer) -> pa.Table:
     return pa.Table.from_arrays([*group.columns, text], schema=arrow_schema("sequences"))
 
 
-def write_sequences(path: Path, groups: Iterable[pa.Table], facts: dict[str, Any]) -> dict[str, Any]:
-    """Writes row groups of `sequences.parquet`; returns its manifest: `facts`, the number of sequences and of their rows, the longest one.
+def write_sequences(
+    path: Path,
+    groups: Iterable[pa.Table],
+    facts: dict[str, Any],
+) -> dict[str, Any]:
+    """Writes row groups of `sequences.parquet`; returns its manifest: `facts`, the number of
+    sequences and of their rows, the longest one.
 
-    Its `sequences_digest` identifies the ids and where sequences end, independent of the text they came from.
+    Its `sequences_digest` identifies the ids and where sequences end, independent of the text they
+    came from.
     """
     digests: list[str] = []
     found = {"num_sequences": 0, "num_rows": 0, "longest": 0, "largest_id": 0}
@@ -282,7 +345,10 @@ def write_sequences(path: Path, groups: Iterable[pa.Table], facts: dict[str, Any
 
 
 def sequence_groups(sequences: Path) -> Generator[pa.Table]:
-    """The row groups of `sequences.parquet`, one at a time, without the text. Raises UserError if the file is damaged."""
+    """The row groups of `sequences.parquet`, one at a time, without the text.
+
+    Raises UserError if the file is damaged.
+    """
     import pyarrow.parquet as pq
 
     read_manifest(sequences)

@@ -1,4 +1,5 @@
-"""What a source can be (presets, hub ids, files, folders, globs, URLs), and its shards, in an order that follows from names alone."""
+"""What a source can be (presets, hub ids, files, folders, globs, URLs), and its shards, in an order
+that follows from names alone."""
 
 from __future__ import annotations
 
@@ -55,11 +56,27 @@ class Preset(NamedTuple):
 
 
 _ONE, _ALL = ("train",), ("train", "validation", "test")
-# `datasets` no longer runs scripts: for datasets that have one, the hub's own conversion to Parquet is read.
+# `datasets` no longer runs scripts: for datasets that have one, the hub's own conversion to Parquet
+# is read.
 PRESETS = {
-    "pile": Preset("monology/pile-uncopyrighted", None, _ALL, "the Pile less its copyrighted sets (EleutherAI/pile is gone)"),
-    "redpajama": Preset("togethercomputer/RedPajama-Data-1T-Sample", "refs/convert/parquet", _ONE, "the RedPajama 1T sample of 1B tokens"),
-    "slimpajama": Preset("cerebras/SlimPajama-627B", None, _ALL, "SlimPajama: RedPajama cleaned and deduplicated, 627B tokens"),
+    "pile": Preset(
+        "monology/pile-uncopyrighted",
+        None,
+        _ALL,
+        "the Pile less its copyrighted sets (EleutherAI/pile is gone)",
+    ),
+    "redpajama": Preset(
+        "togethercomputer/RedPajama-Data-1T-Sample",
+        "refs/convert/parquet",
+        _ONE,
+        "the RedPajama 1T sample of 1B tokens",
+    ),
+    "slimpajama": Preset(
+        "cerebras/SlimPajama-627B",
+        None,
+        _ALL,
+        "SlimPajama: RedPajama cleaned and deduplicated, 627B tokens",
+    ),
 }
 
 _GROUPS: tuple[dict[type[FileShard] | None, tuple[str, ...]], ...] = (
@@ -106,19 +123,40 @@ class Reading(NamedTuple):
 def describe_sources() -> list[tuple[str, str]]:
     """What a source can be: name and one line each."""
     return [
-        ("demo", "CPython's library and language reference: demo:validation is shipped, demo:train is the running Python's"),
-        *((name, f"{preset.description}; {', '.join(f'{name}:{split}' for split in preset.splits)}") for name, preset in PRESETS.items()),
-        ("OWNER/NAME[[:CONFIG]:SPLIT]", "any dataset on the hub with a text field, streamed (also as wikitext:wikitext-2-raw-v1:test)"),
+        (
+            "demo",
+            "CPython's library and language reference: demo:validation is shipped, demo:train is the running Python's",
+        ),
+        *(
+            (
+                name,
+                f"{preset.description}; {', '.join(f'{name}:{split}' for split in preset.splits)}",
+            )
+            for name, preset in PRESETS.items()
+        ),
+        (
+            "OWNER/NAME[[:CONFIG]:SPLIT]",
+            "any dataset on the hub with a text field, streamed (also as wikitext:wikitext-2-raw-v1:test)",
+        ),
         ("FILE, FOLDER, GLOB", f"local files: {KINDS_OF_FILES}"),
-        ("FILE.bin:TYPE, FILE.npy:TYPE", "token ids of a type such as uint32; ids need --tokenizer"),
+        (
+            "FILE.bin:TYPE, FILE.npy:TYPE",
+            "token ids of a type such as uint32; ids need --tokenizer",
+        ),
         ("-", "JSON Lines from standard input, also compressed; copied to a temporary file"),
         ("FOLDER[:SPLIT]", "what save_to_disk of `datasets` wrote"),
-        ("PROTOCOL://...", "the same files elsewhere, by fsspec: hf://, https://, and s3://, gs:// ... with s3fs, gcsfs ... installed"),
+        (
+            "PROTOCOL://...",
+            "the same files elsewhere, by fsspec: hf://, https://, and s3://, gs:// ... with s3fs, gcsfs ... installed",
+        ),
     ]
 
 
 def shards_of(argument: str, how: Reading, default_split: str) -> list[Shard]:
-    """The shards of one argument: see `open_corpus`. Raises UserError for a source that is missing, empty or of an unknown suffix."""
+    """The shards of one argument: see `open_corpus`.
+
+    Raises UserError for a source that is missing, empty or of an unknown suffix.
+    """
     if not argument:
         raise UserError("an empty source name", remedy="is a shell variable unset?")
     if argument == "-":
@@ -171,7 +209,8 @@ def _spooled() -> Path:
 
 
 def _elsewhere(argument: str, how: Reading, default_split: str) -> list[Shard]:
-    """The files at a URL: those that a pattern matches, a file, if it has a file's suffix, or those in a folder."""
+    """The files at a URL: those that a pattern matches, a file, if it has a file's suffix, or those
+    in a folder."""
     path = RemotePath(argument)
     name, _, split = argument.rpartition(":")
     try:
@@ -186,13 +225,21 @@ def _elsewhere(argument: str, how: Reading, default_split: str) -> list[Shard]:
         return _unique(_found_in(argument, path, how, default_split))
     except OSError as error:
         why = "no such file, or no answer" if isinstance(error, FileNotFoundError) else error
-        raise UserError(f"cannot be read ({why})", where=argument, remedy="check the address, the network and your rights") from error
+        raise UserError(
+            f"cannot be read ({why})",
+            where=argument,
+            remedy="check the address, the network and your rights",
+        ) from error
 
 
 def _some(matches: list[Any], pattern: str) -> list[Any]:
     """What a pattern matches. Raises UserError if it is nothing."""
     if not matches:
-        raise UserError("matches no file", where=pattern, remedy="check the pattern, and quote it to keep the shell from it")
+        raise UserError(
+            "matches no file",
+            where=pattern,
+            remedy="check the pattern, and quote it to keep the shell from it",
+        )
     return matches
 
 
@@ -213,7 +260,10 @@ def _preset_shard(name: str, split: str, how: Reading) -> Shard:
 
 
 def _hub_shard(name: str, rest: str, default_split: str, how: Reading) -> Shard | None:
-    """The dataset on the hub, if `name` can be one; `rest` is `SPLIT` or `CONFIG:SPLIT`. Ids without an owner need the latter."""
+    """The dataset on the hub, if `name` can be one; `rest` is `SPLIT` or `CONFIG:SPLIT`.
+
+    Ids without an owner need the latter.
+    """
     first, colon, second = rest.partition(":")
     config, split = (first or None, second or default_split) if colon else (None, first or default_split)
     is_id = _HUB_ID.fullmatch(name) and suffix_of(name, _READERS) is None and may_be_hub_id(name)
@@ -223,7 +273,8 @@ def _hub_shard(name: str, rest: str, default_split: str, how: Reading) -> Shard 
     return HubShard(shown, name.rpartition("/")[2], how.finder, name, split, config=config)
 
 
-# ------------------------------------------------------------------------------------------------------------------ files
+# ------------------------------------------------------------------------------------------------------------------
+# files
 
 
 def _unique(found: Sequence[FileShard]) -> list[Shard]:
@@ -242,8 +293,16 @@ def _unique(found: Sequence[FileShard]) -> list[Shard]:
     return list(shards.values())
 
 
-def _found_in(name: str, path: AnyPath, how: Reading, split: str = "", *, is_match: bool = False) -> list[FileShard]:
-    """A file; the files of a folder that `datasets` saved; or those of text in a folder and its subfolders, by relative path."""
+def _found_in(
+    name: str,
+    path: AnyPath,
+    how: Reading,
+    split: str = "",
+    *,
+    is_match: bool = False,
+) -> list[FileShard]:
+    """A file; the files of a folder that `datasets` saved; or those of text in a folder and its
+    subfolders, by relative path."""
     if isinstance(path, Path) and not path.is_dir():
         return [_file_shard(name, path, how)]
     names = files_below(path)
@@ -285,7 +344,11 @@ def _file_shard(name: str, path: AnyPath, how: Reading) -> FileShard:
     if isinstance(path, RemotePath):
         name = redacted(name)
     if isinstance(path, Path) and not path.exists():
-        raise UserError("no such file", where=name, remedy="it is a broken link, or was moved: fix or remove it, or copy it again")
+        raise UserError(
+            "no such file",
+            where=name,
+            remedy="it is a broken link, or was moved: fix or remove it, or copy it again",
+        )
     suffix = suffix_of(path.name, _READERS)
     if suffix is None or (isinstance(path, Path) and not path.is_file()):
         raise UserError("not a supported kind of file", where=name, remedy=f"give {KINDS_OF_FILES}")
@@ -295,7 +358,11 @@ def _file_shard(name: str, path: AnyPath, how: Reading) -> FileShard:
 
         return TokenFileShard(name, source, FieldFinder(), path, how.vocabulary, how.dtype)
     if how.dtype is not None:
-        raise UserError("only files of token ids have a type", where=name, remedy=f"leave out :{how.dtype}")
+        raise UserError(
+            "only files of token ids have a type",
+            where=name,
+            remedy=f"leave out :{how.dtype}",
+        )
     has_fields = reader not in (TextShard, FastaShard)
     return reader(name, source, how.finder if has_fields else FieldFinder(), path)
 
@@ -308,8 +375,8 @@ def _own_name(path: AnyPath) -> str:
 def name_sources(arguments: Sequence[Sequence[Shard]]) -> None:
     """Names the sources of files after folders, since the shards in one are of one source.
 
-    A file that is alone in its argument and in its folder keeps its own name, unless another one has
-    that, too. Folders of the same name are named with those that they are in: `arxiv/train` and
+    A file that is alone in its argument and in its folder keeps its own name, unless another one
+    has that, too. Folders of the same name are named with those that they are in: `arxiv/train` and
     `github/train`. `arguments` are the shards of each.
     """
     shards = [shard for argument in arguments for shard in argument if isinstance(shard, FileShard)]
@@ -351,21 +418,31 @@ _AGAIN = "save the data set again"
 
 
 def _saved_files(name: str, path: AnyPath, names: list[str], split: str) -> list[AnyPath] | None:
-    """The Arrow files, in order, of a folder (its files are `names`) that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote.
+    """The Arrow files, in order, of a folder (its files are `names`) that `Dataset.save_to_disk` or
+    `DatasetDict.save_to_disk` wrote.
 
-    None for another folder. Raises UserError for a split that it lacks, and for a description that is damaged.
+    None for another folder. Raises UserError for a split that it lacks, and for a description that
+    is damaged.
     """
     if _SPLITS in names:
         splits = _described(path / _SPLITS, "splits", str)
         if split not in splits:
             remedy = f"choose {' or '.join(f'{name}:{each}' for each in splits)}"
-            raise UserError(f"no split {split}" if split else "several splits", where=name, remedy=remedy)
+            raise UserError(
+                f"no split {split}" if split else "several splits",
+                where=name,
+                remedy=remedy,
+            )
         path = path / split
     elif not {_STATE, _INFO} <= set(names):
         return None
     files = [each.get("filename") for each in _described(path / _STATE, "_data_files", dict)]
     if not files or any(not isinstance(file, str) or "/" in file or not file.endswith(".arrow") for file in files):
-        raise UserError("not in the form that save_to_disk writes", where=path / _STATE, remedy=_AGAIN)
+        raise UserError(
+            "not in the form that save_to_disk writes",
+            where=path / _STATE,
+            remedy=_AGAIN,
+        )
     return [path / file for file in files]
 
 

@@ -1,7 +1,8 @@
 """Special tokens as files name them: what ends documents and what a model reads before a text.
 
-Nothing is guessed from a token that is ordinary text, nor from one that ends a turn of a chat: such a
-token was put between the turns of conversations, while a base model's documents ended with another.
+Nothing is guessed from a token that is ordinary text, nor from one that ends a turn of a chat: such
+a token was put between the turns of conversations, while a base model's documents ended with
+another.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ NOTHING_SAID = Configuration()
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The ids that a model reads before every text, as context; `token` and `reason` are for people."""
+    """The ids that a model reads before every text, as context; `token` and `reason` are for
+    people."""
 
     ids: tuple[int, ...] = ()
     token: str = ""
@@ -132,7 +134,11 @@ def _object_in(file: Path | None) -> dict[str, Any]:
         value = json.loads(read_file(file))
     except (OSError, ValueError, RecursionError) as error:
         problem = f"cannot be read ({error})"
-        raise UserError(problem, where=file, remedy="copy it again: it is truncated or damaged") from error
+        raise UserError(
+            problem,
+            where=file,
+            remedy="copy it again: it is truncated or damaged",
+        ) from error
     if not isinstance(value, dict):
         raise UserError("not a JSON object", where=file, remedy="copy it again")
     return value
@@ -144,10 +150,16 @@ def _content(token: Any) -> str | None:
     return token if isinstance(token, str) else None
 
 
-# ------------------------------------------------------------------------------------------------------- end of documents
+# -------------------------------------------------------------------------------------------------------
+# end of documents
 
 
-def find_end(backend: tokenizers.Tokenizer, configuration: Configuration, name: str, chosen: str | None) -> tuple[str, str]:
+def find_end(
+    backend: tokenizers.Tokenizer,
+    configuration: Configuration,
+    name: str,
+    chosen: str | None,
+) -> tuple[str, str]:
     """The token that ends documents, and why: as chosen, as configured, or one of `END_TOKENS`.
 
     Raises UserError where a chosen token is not in the vocabulary, and where none is known.
@@ -173,7 +185,11 @@ def find_end(backend: tokenizers.Tokenizer, configuration: Configuration, name: 
         return known, "its special token for that"
     remedy = "name the one that separates documents with --end-token"
     if turn is not None:
-        raise UserError(f"its end token {turn} ends a turn of a chat, not a document", where=name, remedy=remedy)
+        raise UserError(
+            f"its end token {turn} ends a turn of a chat, not a document",
+            where=name,
+            remedy=remedy,
+        )
     raise UserError("no end token found in this vocabulary", where=name, remedy=remedy)
 
 
@@ -182,10 +198,16 @@ def ends_text(token: str) -> bool:
     return token in END_TOKENS or _ENDS_A_TURN.search(token) is not None
 
 
-# ------------------------------------------------------------------------------------------------------ beginning of texts
+# ------------------------------------------------------------------------------------------------------
+# beginning of texts
 
 
-def find_prefix(backend: tokenizers.Tokenizer, configuration: Configuration, name: str, template: tuple[int, ...]) -> Prefix:
+def find_prefix(
+    backend: tokenizers.Tokenizer,
+    configuration: Configuration,
+    name: str,
+    template: tuple[int, ...],
+) -> Prefix:
     """What a model reads before a text: what the `template` puts there, else the configured token.
 
     The configured one counts where the configuration, or the model's family, says that it is added.

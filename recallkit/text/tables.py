@@ -1,6 +1,7 @@
 """Reads tables row by row in constant memory: Parquet, Arrow (also as `datasets` saves it), CSV.
 
-Reading can start at any row: row groups and batches before it are not decoded, rows of CSV are counted.
+Reading can start at any row: row groups and batches before it are not decoded, rows of CSV are
+counted.
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ if TYPE_CHECKING:
 
 _BATCH_BYTES = 1 << 22
 _MAX_BATCH_ROWS = 64
-"""Rows of Parquet that are decoded together: where many rows have one long text, the file's size does not show theirs."""
+"""Rows of Parquet that are decoded together: where many rows have one long text, the file's size
+does not show theirs."""
 _MAX_ROW_BYTES = 2 * config.MAX_RECORD_BYTES
-"""Bytes of a row; if the mean of a row group exceeds them, the group is refused before it is decoded."""
+"""Bytes of a row; if the mean of a row group exceeds them, the group is refused before it is
+decoded."""
 _ITEM_BYTES = 64
 """What an item of a list is counted as that becomes an object of Python."""
 _FEW_BYTES = 1 << 20
 _MOST_CELLS = 1 << 20
-"""Cells and lines of a row of CSV, counted where it is long: empty ones take eight bytes for one of the file, short ones 60."""
+"""Cells and lines of a row of CSV, counted where it is long: empty ones take eight bytes for one of
+the file, short ones 60."""
 
 
 @dataclass(eq=False)
@@ -42,7 +46,10 @@ class TableShard(FileShard):
     unit = "row"
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Rows from `first` on as dictionaries; see `Shard.records`. Raises UserError if no column can contain text."""
+        """Rows from `first` on as dictionaries; see `Shard.records`.
+
+        Raises UserError if no column can contain text.
+        """
         import pyarrow as pa
 
         row = first
@@ -52,7 +59,11 @@ class TableShard(FileShard):
                 for row, fields in enumerate(rows_of(batch.slice(done)), start + done):
                     if isinstance(fields, str):
                         is_long = fields == too_long()[0]
-                        on_bad(row, fields, too_long()[1] if is_long else "write the file again from valid text")
+                        on_bad(
+                            row,
+                            fields,
+                            too_long()[1] if is_long else "write the file again from valid text",
+                        )
                     else:
                         yield row, fields
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
@@ -72,8 +83,12 @@ class ParquetShard(TableShard):
     def _batches(self, first: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         import pyarrow.parquet as pq
 
-        # Without pre_buffer, pyarrow reads a column in pieces of buffer_size rather than a whole row group at once.
-        with open_arrow(self.path) as opened, pq.ParquetFile(opened, pre_buffer=False, buffer_size=BLOCK_BYTES) as file:
+        # Without pre_buffer, pyarrow reads a column in pieces of buffer_size rather than a whole
+        # row group at once.
+        with (
+            open_arrow(self.path) as opened,
+            pq.ParquetFile(opened, pre_buffer=False, buffer_size=BLOCK_BYTES) as file,
+        ):
             metadata = file.metadata
             if metadata.num_rows == 0:
                 raise self._empty()
@@ -86,10 +101,25 @@ class ParquetShard(TableShard):
                     start += group.num_rows
                     continue
                 if group.total_byte_size > group.num_rows * _MAX_ROW_BYTES:
-                    raise UserError("rows longer than any document", where=self.place(start), remedy=too_long()[1])
-                rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)))
+                    raise UserError(
+                        "rows longer than any document",
+                        where=self.place(start),
+                        remedy=too_long()[1],
+                    )
+                rows = max(
+                    1,
+                    min(
+                        _MAX_BATCH_ROWS,
+                        _BATCH_BYTES * group.num_rows // max(1, group.total_byte_size),
+                    ),
+                )
                 rows = min(rows, sizes.at_once(index, self.place(start)))
-                for batch in file.iter_batches(rows, row_groups=[index], columns=columns, use_threads=False):
+                for batch in file.iter_batches(
+                    rows,
+                    row_groups=[index],
+                    columns=columns,
+                    use_threads=False,
+                ):
                     self.share = (start + batch.num_rows) / metadata.num_rows
                     yield start, batch
                     start += batch.num_rows
@@ -97,7 +127,8 @@ class ParquetShard(TableShard):
 
 @dataclass(eq=False)
 class ArrowShard(TableShard):
-    """An Arrow file, of the stream format (as `datasets` saves it) or the file format (Feather); mapped into memory."""
+    """An Arrow file, of the stream format (as `datasets` saves it) or the file format (Feather);
+    mapped into memory."""
 
     def _batches(self, first: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         import pyarrow as pa
@@ -117,7 +148,12 @@ class ArrowShard(TableShard):
         if not start:
             raise self._empty()
 
-    def _next_batch(self, file: pa.NativeFile, reader: pa.RecordBatchReader, start: int) -> pa.RecordBatch | None:
+    def _next_batch(
+        self,
+        file: pa.NativeFile,
+        reader: pa.RecordBatchReader,
+        start: int,
+    ) -> pa.RecordBatch | None:
         """The next batch, whose first row is number `start`; None at the end."""
         check_batch(file, self.place(start))
         try:
@@ -129,7 +165,8 @@ class ArrowShard(TableShard):
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:
     """The rows of a batch, lists of integers as arrays.
 
-    Or why Python cannot represent a row: text that is not UTF-8 (Parquet readers do not check), a date.
+    Or why Python cannot represent a row: text that is not UTF-8 (Parquet readers do not check), a
+    date.
     """
     import pyarrow as pa
 
@@ -164,12 +201,16 @@ def _size_of(column: pa.Array) -> int:
         values = column.dictionary if len(column) > 1 else column.dictionary_decode()
         return len(column) * _size_of(values)
     if pa.types.is_run_end_encoded(kind):
-        return len(column) * _size_of(column.values.slice(column.find_physical_offset(), column.find_physical_length()))
+        return len(column) * _size_of(
+            column.values.slice(column.find_physical_offset(), column.find_physical_length()),
+        )
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
         return sum(value.as_buffer().size for value in column if value.is_valid)  # their buffers are those of all rows
     if (pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)) and len(column) > 1:
         # Its rows may be the same items: one row has at most all.
-        return _ITEM_BYTES * int(column.sizes.to_numpy(zero_copy_only=False).sum()) + _size_of(column.values)
+        return _ITEM_BYTES * int(column.sizes.to_numpy(zero_copy_only=False).sum()) + _size_of(
+            column.values,
+        )
     if pa.types.is_union(kind) or not pa.types.is_nested(kind):
         return int(column.nbytes)
     return sum(_ITEM_BYTES * len(items) + _size_of(items) for items in _children(column))
@@ -203,7 +244,10 @@ def _ids(value: Any) -> Any:
 
 @dataclass(eq=False)
 class CsvShard(FileShard):
-    """A file of comma-separated values with the names of its columns in the first row. Blank lines are skipped."""
+    """A file of comma-separated values with the names of its columns in the first row.
+
+    Blank lines are skipped.
+    """
 
     delimiter: ClassVar[str] = ","
 
@@ -224,13 +268,21 @@ class CsvShard(FileShard):
                 if row < first:
                     continue
                 if len(cells) != len(names):
-                    on_bad(row, f"{len(cells)} values under {len(names)} names", "quote values that contain separators")
+                    on_bad(
+                        row,
+                        f"{len(cells)} values under {len(names)} names",
+                        "quote values that contain separators",
+                    )
                 elif any(not _is_text(cells[place]) for place in kept):
                     on_bad(row, "invalid UTF-8", "save it as UTF-8")
                 else:
                     yield row, {names[place]: cells[place] for place in kept}
         except csv.Error as error:
-            raise UserError(f"not CSV ({error})", where=self.place(row + 1), remedy="quote values as spreadsheets do") from error
+            raise UserError(
+                f"not CSV ({error})",
+                where=self.place(row + 1),
+                remedy="quote values as spreadsheets do",
+            ) from error
         except OSError as error:
             raise self._damaged(error, row + 1) from error
         if row < 0:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from recallkit.text.token_formats import Layout, MegatronIndex
 
 LONGEST_DOCUMENT = 1 << 26
-"""Ids of the longest document that is read, at most 512 MB: in a longer one the end token is another."""
+"""Ids of the longest document that is read, at most 512 MB: in a longer one the end token is
+another."""
 
 PIECE_BYTES = 1 << 26
 """What one process counts at a time of a large file."""
@@ -42,8 +43,8 @@ _PADDING = 1024
 class TokenFileShard(FileShard):
     """A flat file of ids. A record is a document.
 
-    Its number is the place of its first id in the file; with an index, the document's own. `dtype` is
-    the type that the user gave: `uint16`, `uint32` ...; without it, it is what the file is.
+    Its number is the place of its first id in the file; with an index, the document's own. `dtype`
+    is the type that the user gave: `uint16`, `uint32` ...; without it, it is what the file is.
     """
 
     vocabulary: Vocabulary | None = None
@@ -55,13 +56,19 @@ class TokenFileShard(FileShard):
         return f"{self.name}, {by} {record:,}"
 
     def digest(self) -> str:
-        """The digest of the file, its index and how it is read. Raises UserError if that is unknown."""
+        """The digest of the file, its index and how it is read.
+
+        Raises UserError if that is unknown.
+        """
         layout = self._layout()
         index = [] if layout.documents is None else [artifacts.digest_sample(layout.documents.path)]
         return artifacts.digest_json([FileShard.digest(self), layout.dtype, layout.start, *index])
 
     def size(self) -> int:
-        """The length of the file, or of its part. Raises UserError if its type is not to be found out."""
+        """The length of the file, or of its part.
+
+        Raises UserError if its type is not to be found out.
+        """
         layout = self._layout()
         start, stop = self._part(layout.length)
         return np.dtype(layout.dtype).itemsize * (stop - start)
@@ -76,7 +83,8 @@ class TokenFileShard(FileShard):
         return number * part // parts, number * (part + 1) // parts
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Documents from record `first` on, each with all its ids; between end tokens none is empty.
+        """Documents from record `first` on, each with all its ids; between end tokens none is
+        empty.
 
         A piece (i, n) has the documents that begin in the i-th of n equal parts, of an index those
         in the i-th part of its documents.
@@ -95,7 +103,8 @@ class TokenFileShard(FileShard):
             raise self._empty()
 
     def _between_ends(self, ids: np.ndarray, first: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Documents of a stream, each with the place of its first id; end tokens in a run have none."""
+        """Documents of a stream, each with the place of its first id; end tokens in a run have
+        none."""
         end, (begin, stop) = self._known().end_token_id, self._part(len(ids))
         start = self._document_at(ids, max(first, begin), end)
         last = self._document_at(ids, stop, end)

@@ -1,4 +1,5 @@
-"""Tokenizers: opened wherever a user has them, known by a digest of what decides ids, decoded without loss."""
+"""Tokenizers: opened wherever a user has them, known by a digest of what decides ids, decoded
+without loss."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ if TYPE_CHECKING:
     from recallkit.text.encoding import Encoder
 
 BUILTIN = "recallkit-4k"
-"""Name of the tokenizer shipped with the package: byte-level BPE, 4,096 entries, trained by examples/01_train_tokenizer.py."""
+"""Name of the tokenizer shipped with the package: byte-level BPE, 4,096 entries, trained by
+examples/01_train_tokenizer.py."""
 
 BYTES = "bytes"
 """Name of the vocabulary of 256 bytes, whose ids are the bytes of UTF-8."""
@@ -63,7 +65,8 @@ TOKENIZER_FILE = "tokenizer.json"
 _MOST_TRIED = 8
 """Pieces that are tried for a text that has ids, beside "a"."""
 _DECIDE_NO_ID = ("version", "truncation", "padding", "post_processor", "decoder", "model")
-"""Parts of a tokenizer.json that are not in the digest: the last has rules of its own, of a post-processor see `_check`."""
+"""Parts of a tokenizer.json that are not in the digest: the last has rules of its own, of a
+post-processor see `_check`."""
 _DIGESTED_APART = ("type", "vocab", "merges", "dropout")
 _AFFIXES = ("continuing_subword_prefix", "end_of_word_suffix")
 """Options for which no text is the same as none at all."""
@@ -72,10 +75,12 @@ _AFFIXES = ("continuing_subword_prefix", "end_of_word_suffix")
 class TextTokenizer:
     """A tokenizer with what the pipeline needs: flat ids, an end token, exact decoding, a digest.
 
-    `name` is for display; `digest` identifies the mapping from text to ids (vocabulary, merges, normaliser, splitting, options of
-    the model). Raises UserError if no end token is found and none is given, for a tokenizer that would need absurd amounts of memory,
-    and for one whose ids are not those of the text: merges dropped at random, a template that repeats the text or leaves it out.
-    All methods that encode or decode raise UserError if that takes far too long (config.ENCODING_SECONDS) or the library fails.
+    `name` is for display; `digest` identifies the mapping from text to ids (vocabulary, merges,
+    normaliser, splitting, options of the model). Raises UserError if no end token is found and none
+    is given, for a tokenizer that would need absurd amounts of memory, and for one whose ids are
+    not those of the text: merges dropped at random, a template that repeats the text or leaves it
+    out. All methods that encode or decode raise UserError if that takes far too long
+    (config.ENCODING_SECONDS) or the library fails.
     """
 
     def __init__(
@@ -99,13 +104,18 @@ class TextTokenizer:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of everything that determines ids, independent of the release of `tokenizers` that wrote the file."""
+        """Digest of everything that determines ids, independent of the release of `tokenizers` that
+        wrote the file."""
         return self._digest_and_settings[0]
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Flat ids (uint32) and offsets (int64, one more than texts), by the reference implementation."""
+        """Flat ids (uint32) and offsets (int64, one more than texts), by the reference
+        implementation."""
         given = list(texts)
-        encodings = self._limited(lambda: self.backend.encode_batch_fast(given, add_special_tokens=False), sum(map(len, given)))
+        encodings = self._limited(
+            lambda: self.backend.encode_batch_fast(given, add_special_tokens=False),
+            sum(map(len, given)),
+        )
         lengths = np.fromiter((len(e) for e in encodings), dtype=np.int64, count=len(encodings))
         offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
         ids = np.empty(int(offsets[-1]), dtype=np.uint32)
@@ -114,12 +124,17 @@ class TextTokenizer:
         return ids, offsets
 
     def encode_with_stops(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each text its ids (uint32) and where each of them ends in the text's UTF-8 (int64), by the reference implementation.
+        """For each text its ids (uint32) and where each of them ends in the text's UTF-8 (int64),
+        by the reference implementation.
 
-        These are the offsets that `tokenizers` tracks through normalisation: at whole characters, never decreasing.
+        These are the offsets that `tokenizers` tracks through normalisation: at whole characters,
+        never decreasing.
         """
         given, backend = list(texts), self._tracking_backend
-        encodings = self._limited(lambda: backend.encode_batch(given, add_special_tokens=False), sum(map(len, given)))
+        encodings = self._limited(
+            lambda: backend.encode_batch(given, add_special_tokens=False),
+            sum(map(len, given)),
+        )
         return [
             (np.array(e.ids, np.uint32), _stops_in_bytes(t, [stop for _, stop in e.offsets])) for t, e in zip(texts, encodings, strict=True)
         ]
@@ -140,7 +155,10 @@ class TextTokenizer:
     def _digest_and_settings(self) -> tuple[str, dict[str, Any]]:
         """The digest, and the settings without the vocabulary: read once for both."""
         settings = self._settings()
-        small = {**settings, "model": {k: v for k, v in settings["model"].items() if k not in ("vocab", "merges")}}
+        small = {
+            **settings,
+            "model": {k: v for k, v in settings["model"].items() if k not in ("vocab", "merges")},
+        }
         return _digest_settings(settings), small
 
     @property
@@ -149,9 +167,14 @@ class TextTokenizer:
 
     @cached_property
     def token_bytes(self) -> list[bytes] | None:
-        """The bytes of every id if pieces have bytes of their own (vocabulary.piece_bytes), else None."""
+        """The bytes of every id if pieces have bytes of their own (vocabulary.piece_bytes), else
+        None."""
         added = {index: token.content for index, token in self.backend.get_added_tokens_decoder().items()}
-        return piece_bytes(self._small_settings, self.backend.get_vocab(with_added_tokens=False), added)
+        return piece_bytes(
+            self._small_settings,
+            self.backend.get_vocab(with_added_tokens=False),
+            added,
+        )
 
     @cached_property
     def piece_table(self) -> PieceTable | None:
@@ -160,7 +183,8 @@ class TextTokenizer:
 
     @cached_property
     def document_text(self) -> DocumentText | None:
-        """The text that ids represent in a stream of documents if pieces have bytes of their own, else None."""
+        """The text that ids represent in a stream of documents if pieces have bytes of their own,
+        else None."""
         if self.token_bytes is None:
             return None
         symbol = None if self.ends_with_text() else self.end_token_id
@@ -169,7 +193,9 @@ class TextTokenizer:
     def ends_with_text(self) -> bool:
         """Whether the end token is also a piece that ordinary text is encoded with."""
         added = self.backend.get_added_tokens_decoder()
-        return self.end_token_id not in added and self.encode([self.end_token])[0].tolist() == [self.end_token_id]
+        return self.end_token_id not in added and self.encode([self.end_token])[0].tolist() == [
+            self.end_token_id,
+        ]
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -187,17 +213,23 @@ class TextTokenizer:
 
     @cached_property
     def continuation(self) -> TextTokenizer:
-        """The tokenizer for text that continues a document: this one, unless it puts a space before the first word."""
+        """The tokenizer for text that continues a document: this one, unless it puts a space before
+        the first word."""
         from tokenizers import Tokenizer
 
         if without_first_space(self._small_settings) == self._small_settings:
             return self
         settings = without_first_space(self._settings())
-        return TextTokenizer(Tokenizer.from_str(json.dumps(settings)), self.name, end_token=self.end_token)
+        return TextTokenizer(
+            Tokenizer.from_str(json.dumps(settings)),
+            self.name,
+            end_token=self.end_token,
+        )
 
     @cached_property
     def prefix(self) -> Prefix:
-        """What a model of this tokenizer reads before every separate text, such as a beginning-of-text token; often nothing."""
+        """What a model of this tokenizer reads before every separate text, such as a
+        beginning-of-text token; often nothing."""
         vocab = self.backend.get_vocab(with_added_tokens=False)
         texts = ("a", *itertools.islice(vocab, _MOST_TRIED))
         template = next(filter(None, map(self._before_text, texts)), ())
@@ -207,7 +239,10 @@ class TextTokenizer:
         """The ids that the template puts before a text; none also for a text that has no ids."""
         encoding = None
         with contextlib.suppress(UserError):
-            encoding = self._limited(lambda: self.backend.encode(text, add_special_tokens=True), len(text))
+            encoding = self._limited(
+                lambda: self.backend.encode(text, add_special_tokens=True),
+                len(text),
+            )
         if encoding is None or 0 not in encoding.special_tokens_mask:
             return ()
         return tuple(encoding.ids[: encoding.special_tokens_mask.index(0)])
@@ -225,16 +260,26 @@ class TextTokenizer:
         return frozenset(stops if self.ends_with_text() else {*stops, self.end_token_id})
 
     def generated_text(self, ids: Sequence[int], *, special: bool = False) -> str:
-        """The text of generated ids, decoded as other evaluations do; without special tokens unless `special`."""
+        """The text of generated ids, decoded as other evaluations do; without special tokens unless
+        `special`."""
         given = list(ids)
-        text: str = self._limited(lambda: self.backend.decode(given, skip_special_tokens=not special), len(given))
+        text: str = self._limited(
+            lambda: self.backend.decode(given, skip_special_tokens=not special),
+            len(given),
+        )
         return text
 
     def decode(self, sequences: Sequence[np.ndarray]) -> list[str]:
-        """Text of each id array; bytes of a character that is cut at an end of a sequence become U+FFFD."""
+        """Text of each id array; bytes of a character that is cut at an end of a sequence become
+        U+FFFD."""
         if self.piece_table is None or not is_byte_level(self._small_settings):
             given = [sequence.tolist() for sequence in sequences]
-            return list(self._limited(lambda: self.backend.decode_batch(given, skip_special_tokens=False), sum(map(len, given))))
+            return list(
+                self._limited(
+                    lambda: self.backend.decode_batch(given, skip_special_tokens=False),
+                    sum(map(len, given)),
+                )
+            )
         if not sequences:
             return []
         whole, bounds = self.piece_table.join(np.concatenate(sequences))
@@ -248,10 +293,19 @@ class TextTokenizer:
         except Exception as error:
             if type(error) is not Exception:  # what `tokenizers` reports, for example an unknown token that is not in the vocabulary
                 raise
-            raise fails(error, self.name, "add the token that it lacks to its tokenizer.json, or use another tokenizer") from error
+            raise fails(
+                error,
+                self.name,
+                "add the token that it lacks to its tokenizer.json, or use another tokenizer",
+            ) from error
 
-    def checked_encoder(self, texts: Sequence[str], notify: Callable[[str], None] = lambda _: None) -> Encoder:
-        """gigatoken's encoder if it agrees with `encode` on probes and the first of `texts`, else `encode`."""
+    def checked_encoder(
+        self,
+        texts: Sequence[str],
+        notify: Callable[[str], None] = lambda _: None,
+    ) -> Encoder:
+        """gigatoken's encoder if it agrees with `encode` on probes and the first of `texts`, else
+        `encode`."""
         return checked_encoder(self, texts, notify)
 
     def describe(self) -> dict[str, Any]:
@@ -269,15 +323,19 @@ class TextTokenizer:
 class ByteTokenizer(TextTokenizer):
     """The vocabulary of byte-level models: 256 entries, ids are the bytes of UTF-8.
 
-    It has no entry that only ends documents: a newline does, or `end_token`, one ASCII character or `<0xNN>`, though that byte
-    is ordinary text, too. Raises UserError if `end_token` is anything else.
+    It has no entry that only ends documents: a newline does, or `end_token`, one ASCII character or
+    `<0xNN>`, though that byte is ordinary text, too. Raises UserError if `end_token` is anything
+    else.
     """
 
     def __init__(self, *, end_token: str | None = None) -> None:
         end = "\n" if end_token is None else end_token
         symbols = {byte: symbol for symbol, byte in byte_level_alphabet().items()}
         super().__init__(byte_backend(), BYTES, end_token=symbols[_single_byte(end)])
-        self.end_token, self.end_reason = end, "as of texts in bytes" if end_token is None else "as --end-token says"
+        self.end_token, self.end_reason = (
+            end,
+            "as of texts in bytes" if end_token is None else "as --end-token says",
+        )
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Flat ids (uint32) and offsets (int64, one more than texts)."""
@@ -289,7 +347,11 @@ class ByteTokenizer(TextTokenizer):
         """A byte: one ASCII character or `<0xNN>`. Raises UserError for anything else."""
         return _single_byte(token)
 
-    def checked_encoder(self, texts: Sequence[str], notify: Callable[[str], None] = lambda _: None) -> Encoder:
+    def checked_encoder(
+        self,
+        texts: Sequence[str],
+        notify: Callable[[str], None] = lambda _: None,
+    ) -> Encoder:
         """`encode`: nothing is faster than copying the bytes."""
         return self.encode
 
@@ -304,11 +366,16 @@ def _single_byte(end_token: str) -> int:
         return int(written[1], 16)
     if len(end_token) == 1 and end_token.isascii():
         return ord(end_token)
-    raise UserError(f"{end_token!r} is not a single byte", where=BYTES, remedy="give one ASCII character or <0xNN>")
+    raise UserError(
+        f"{end_token!r} is not a single byte",
+        where=BYTES,
+        remedy="give one ASCII character or <0xNN>",
+    )
 
 
 def load_tokenizer(spec: str | None, *, end_token: str | None = None) -> TextTokenizer:
-    """Opens a tokenizer: None for the built-in one, "bytes", a tokenizer.json, a model directory, a GGUF file or a hub id.
+    """Opens a tokenizer: None for the built-in one, "bytes", a tokenizer.json, a model directory, a
+    GGUF file or a hub id.
 
     Raises UserError if there is none, or if it cannot be read.
     """
@@ -330,7 +397,9 @@ def load_tokenizer(spec: str | None, *, end_token: str | None = None) -> TextTok
     local = "give a tokenizer.json or a model directory with --tokenizer"
     backend = _read_tokenizer_file(hub_file(spec, TOKENIZER_FILE, local=local))
     if hub_file_if_any(spec, TOKENIZER_CONFIG) is None:
-        console.note(f"{spec}: its {TOKENIZER_CONFIG} is not available, so the token that begins its texts is unknown (bos=TOKEN names it)")
+        console.note(
+            f"{spec}: its {TOKENIZER_CONFIG} is not available, so the token that begins its texts is unknown (bos=TOKEN names it)",
+        )
     configuration = read_configuration(lambda name: hub_file_if_any(spec, name))
     return TextTokenizer(backend, spec, end_token=end_token, configuration=configuration)
 
@@ -339,11 +408,17 @@ def _load_file(path: Path, name: str, end_token: str | None) -> TextTokenizer:
     """A tokenizer.json, with the configuration beside it, or one of another name, alone."""
     is_alone = path.name != TOKENIZER_FILE
     configuration = NOTHING_SAID if is_alone else read_configuration(files_in(path.parent))
-    return TextTokenizer(_read_tokenizer_file(path), name, end_token=end_token, configuration=configuration)
+    return TextTokenizer(
+        _read_tokenizer_file(path),
+        name,
+        end_token=end_token,
+        configuration=configuration,
+    )
 
 
 def load_slices_tokenizer(slices: Path, described: Mapping[str, Any]) -> TextTokenizer:
-    """The tokenizer that a slice directory was made with, as its manifest describes it (`describe`), read from the directory itself.
+    """The tokenizer that a slice directory was made with, as its manifest describes it
+    (`describe`), read from the directory itself.
 
     Raises UserError if it is missing or another one.
     """
@@ -356,7 +431,11 @@ def load_slices_tokenizer(slices: Path, described: Mapping[str, Any]) -> TextTok
         tokenizer = load_tokenizer(BUILTIN, end_token=end_token)
     else:
         problem = "the tokenizer of these slices is missing"
-        raise UserError(problem, where=path, remedy="run the same `recallkit slice` again, which adds it")
+        raise UserError(
+            problem,
+            where=path,
+            remedy="run the same `recallkit slice` again, which adds it",
+        )
     if tokenizer.digest != described["digest"]:
         raise _not_that_of_the_slices(path, described)
     return tokenizer
@@ -367,8 +446,14 @@ def _read_kept_tokenizer(path: Path, described: Mapping[str, Any]) -> TextTokeni
     if backend.token_to_id(described["end_token"]) is None:
         raise _not_that_of_the_slices(path, described)
     configuration = Configuration(described.get("begin_token"), adds_begin=True)
-    tokenizer = TextTokenizer(backend, described["name"], end_token=described["end_token"], configuration=configuration)
-    # `tokenizers` does not restore every score of a Unigram model to the bit, so the digest of the file itself counts.
+    tokenizer = TextTokenizer(
+        backend,
+        described["name"],
+        end_token=described["end_token"],
+        configuration=configuration,
+    )
+    # `tokenizers` does not restore every score of a Unigram model to the bit, so the digest of the
+    # file itself counts.
     if _digest_settings(json.loads(path.read_text(encoding="utf-8"))) == described["digest"]:
         tokenizer.digest = described["digest"]
     return tokenizer
@@ -376,7 +461,11 @@ def _read_kept_tokenizer(path: Path, described: Mapping[str, Any]) -> TextTokeni
 
 def _not_that_of_the_slices(path: Path, described: Mapping[str, Any]) -> UserError:
     remedy = "run the same `recallkit slice` again, which writes the right one"
-    return UserError(f"not {described['name']}, the tokenizer of these slices", where=path, remedy=remedy)
+    return UserError(
+        f"not {described['name']}, the tokenizer of these slices",
+        where=path,
+        remedy=remedy,
+    )
 
 
 def write_tokenizer(folder: Path, tokenizer: TextTokenizer) -> None:
@@ -390,18 +479,26 @@ def _read_tokenizer_file(path: Path) -> tokenizers.Tokenizer:
 
     size = path.stat().st_size
     if size > config.MAX_TOKENIZER_BYTES:
-        raise UserError(f"a tokenizer.json of {size:,} bytes: more than any tokenizer has", where=path, remedy="use another tokenizer")
+        raise UserError(
+            f"a tokenizer.json of {size:,} bytes: more than any tokenizer has",
+            where=path,
+            remedy="use another tokenizer",
+        )
     try:
         backend: tokenizers.Tokenizer = limited(lambda: Tokenizer.from_file(str(path)), size, path)
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"not a tokenizer.json that `tokenizers` reads ({error})", where=path) from error
+        raise UserError(
+            f"not a tokenizer.json that `tokenizers` reads ({error})",
+            where=path,
+        ) from error
     return backend
 
 
 def _check(backend: tokenizers.Tokenizer, name: str, vocab_size: int) -> None:
-    """Raises UserError for a tokenizer whose ids or replacements would exhaust the memory, or whose ids are not those of the text once."""
+    """Raises UserError for a tokenizer whose ids or replacements would exhaust the memory, or whose
+    ids are not those of the text once."""
     growth, other = 1, "use another tokenizer"
     for part in (backend.normalizer, backend.decoder):
         growth *= 1 if part is None else longest_growth(json.loads(part.__getstate__()))
@@ -413,7 +510,9 @@ def _check(backend: tokenizers.Tokenizer, name: str, vocab_size: int) -> None:
     elif dropout:
         problem = f"drops merges at random (dropout {dropout:g}), so a text has different ids each time"
         other = "set dropout to null in its tokenizer.json"
-    elif backend.post_processor is not None and not gives_text_once(json.loads(backend.post_processor.__getstate__())):
+    elif backend.post_processor is not None and not gives_text_once(
+        json.loads(backend.post_processor.__getstate__()),
+    ):
         problem, other = (
             "its post-processor repeats the text or leaves it out",
             f"set post_processor to null in its tokenizer.json, or {other}",
@@ -431,19 +530,29 @@ def _load_by_transformers(path: Path, end_token: str | None) -> TextTokenizer:
 
     source, options = (path.parent, {"gguf_file": path.name}) if path.is_file() else (path, {})
     try:
-        # Without `trust_remote_code=False` transformers would ask on the terminal whether to run the repository's code.
+        # Without `trust_remote_code=False` transformers would ask on the terminal whether to run
+        # the repository's code.
         with quiet_transformers():
             loaded = AutoTokenizer.from_pretrained(str(source), trust_remote_code=False, **options)
         backend = loaded.backend_tokenizer
     except FAILURES_TO_READ as error:
         problem = f"no tokenizer found here ({first_line(error)})"
-        raise UserError(problem, where=path, remedy="give a tokenizer.json with --tokenizer") from error
+        raise UserError(
+            problem,
+            where=path,
+            remedy="give a tokenizer.json with --tokenizer",
+        ) from error
     name = path.stem if path.is_file() else path.resolve().name
     adds_begin = True if getattr(loaded, "add_bos_token", None) is True else None
     ends = () if loaded.eos_token is None else ((loaded.eos_token, path.name),)
     beside = read_configuration(files_in(path)) if path.is_dir() else NOTHING_SAID
     model_type = _gguf_architecture(path) if path.is_file() and loaded.bos_token == BEGIN_OF_GEMMA else beside.model_type
-    configuration = Configuration(loaded.bos_token, adds_begin, (*ends, *beside.ends), model_type=model_type)
+    configuration = Configuration(
+        loaded.bos_token,
+        adds_begin,
+        (*ends, *beside.ends),
+        model_type=model_type,
+    )
     return TextTokenizer(backend, name, end_token=end_token, configuration=configuration)
 
 
@@ -456,7 +565,10 @@ def _gguf_architecture(path: Path) -> str:
 
 
 def _digest_settings(settings: Mapping[str, Any]) -> str:
-    """The digest of everything but what decides no id. Options of the model that are not set are left out: releases differ in these."""
+    """The digest of everything but what decides no id.
+
+    Options of the model that are not set are left out: releases differ in these.
+    """
     model = settings["model"]
     deciding = {name: value for name, value in settings.items() if name not in _DECIDE_NO_ID}
     options = {name: value for name, value in model.items() if name not in _DIGESTED_APART and not _is_unset(name, value)}
@@ -470,7 +582,8 @@ def _is_unset(name: str, value: Any) -> bool:
 
 
 def _stops_in_bytes(text: str, stops: list[int]) -> np.ndarray:
-    """Offsets in characters of `text` as offsets in its UTF-8, int64; made non-decreasing by the running maximum."""
+    """Offsets in characters of `text` as offsets in its UTF-8, int64; made non-decreasing by the
+    running maximum."""
     code_points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     widths = 1 + (code_points >= 0x80) + (code_points >= 0x800) + (code_points >= 0x10000).astype(np.int64)
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(widths)])

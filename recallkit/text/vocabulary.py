@@ -1,7 +1,9 @@
-"""What the entries of a vocabulary mean: the bytes of every id, joined into text; and the vocabulary of bytes itself.
+"""What the entries of a vocabulary mean: the bytes of every id, joined into text; and the
+vocabulary of bytes itself.
 
-Two tokenizers share no ids, but their texts consist of the same bytes, so lengths and positions are compared in bytes.
-Works on the settings of a tokenizer.json (`settings` below), whatever program wrote it.
+Two tokenizers share no ids, but their texts consist of the same bytes, so lengths and positions are
+compared in bytes. Works on the settings of a tokenizer.json (`settings` below), whatever program
+wrote it.
 """
 
 from __future__ import annotations
@@ -21,12 +23,18 @@ _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 SPACE_PIECE = "▁"
 """How SentencePiece and its likes write a space: in a text the two are the same to them."""
 _NO_BYTE = "\u2400"
-"""In place of a character that is not in the byte-level alphabet; like those beyond it, this cannot be encoded as Latin-1."""
+"""In place of a character that is not in the byte-level alphabet; like those beyond it, this cannot
+be encoded as Latin-1."""
 
 
 def byte_level_alphabet() -> dict[str, int]:
-    """Character -> byte of byte-level BPE: printable bytes represent themselves, the others are code points from 256."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    """Character -> byte of byte-level BPE: printable bytes represent themselves, the others are
+    code points from 256."""
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
     others = [b for b in range(256) if b not in set(printable)]
     return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
 
@@ -46,12 +54,17 @@ def is_byte_level(settings: Mapping[str, Any]) -> bool:
     return (settings.get("decoder") or {}).get("type") == "ByteLevel"
 
 
-def piece_bytes(settings: Mapping[str, Any], vocab: Mapping[str, int], added: Mapping[int, str]) -> list[bytes] | None:
-    """The bytes of every id; None if pieces have no bytes of their own (WordPiece, whole words ...).
+def piece_bytes(
+    settings: Mapping[str, Any],
+    vocab: Mapping[str, int],
+    added: Mapping[int, str],
+) -> list[bytes] | None:
+    """The bytes of every id; None if pieces have no bytes of their own (WordPiece, whole words
+    ...).
 
-    `vocab` maps pieces to ids, `added` the ids of added tokens to their text. Supported are byte-level vocabularies, and those
-    that write a space as "▁" like SentencePiece, with or without `<0xNN>` for single bytes. An id without a piece has
-    no bytes.
+    `vocab` maps pieces to ids, `added` the ids of added tokens to their text. Supported are
+    byte-level vocabularies, and those that write a space as "▁" like SentencePiece, with or without
+    `<0xNN>` for single bytes. An id without a piece has no bytes.
     """
     if is_byte_level(settings):
         to_bytes = dict.fromkeys(range(256), _NO_BYTE) | {ord(character): byte for character, byte in byte_level_alphabet().items()}
@@ -92,7 +105,8 @@ def _has_byte_pieces(settings: Mapping[str, Any]) -> bool:
 
 
 def _parts(setting: Mapping[str, Any] | None, name: str) -> Iterator[Mapping[str, Any]]:
-    """A normaliser, pre-tokenizer or decoder as a list: itself, or the members (under `name`) of a sequence of them."""
+    """A normaliser, pre-tokenizer or decoder as a list: itself, or the members (under `name`) of a
+    sequence of them."""
     if setting is not None and setting["type"] == "Sequence":
         for part in setting[name]:
             yield from _parts(part, name)
@@ -116,8 +130,11 @@ def gives_text_once(post_processor: Mapping[str, Any]) -> bool:
 
 
 def without_first_space(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the same tokenizer without the space before a text's first word, for text that continues a document."""
-    changed: dict[str, Any] = copy.deepcopy({name: value for name, value in settings.items() if name != "model"})
+    """The settings of the same tokenizer without the space before a text's first word, for text
+    that continues a document."""
+    changed: dict[str, Any] = copy.deepcopy(
+        {name: value for name, value in settings.items() if name != "model"},
+    )
     changed["normalizer"] = _without_prepend(changed.get("normalizer"))
     for part in _parts(changed.get("pre_tokenizer"), "pretokenizers"):
         _change_part(part)
@@ -178,7 +195,8 @@ class PieceTable:
         """Bytes of each id, int64 (vocab,)."""
 
     def join(self, ids: np.ndarray) -> tuple[memoryview, np.ndarray]:
-        """The bytes of `ids` (n,) joined, and where each begins, then where the last one ends: int64 (n + 1,)."""
+        """The bytes of `ids` (n,) joined, and where each begins, then where the last one ends:
+        int64 (n + 1,)."""
         import pyarrow as pa
 
         if not len(ids):
@@ -190,12 +208,21 @@ class PieceTable:
 class DocumentText:
     """The bytes of text that ids represent in a stream of documents.
 
-    Two things are not text there: the end token between documents (`end_symbol`; None if it is an ordinary piece of text),
-    and, with `adds_space`, the space that the tokenizer puts before a document's first word.
+    Two things are not text there: the end token between documents (`end_symbol`; None if it is an
+    ordinary piece of text), and, with `adds_space`, the space that the tokenizer puts before a
+    document's first word.
     """
 
-    def __init__(self, pieces: Sequence[bytes], end_symbol: int | None, *, adds_space: bool) -> None:
-        self._table = PieceTable([b"" if index == end_symbol else piece for index, piece in enumerate(pieces)])
+    def __init__(
+        self,
+        pieces: Sequence[bytes],
+        end_symbol: int | None,
+        *,
+        adds_space: bool,
+    ) -> None:
+        self._table = PieceTable(
+            [b"" if index == end_symbol else piece for index, piece in enumerate(pieces)],
+        )
         self._end_symbol = end_symbol
         self._begins_with_space = np.array([piece.startswith(b" ") for piece in pieces]) if adds_space else None
 

@@ -1,7 +1,7 @@
 """The files of web servers (http, https) as a file system of fsspec, read by `web_server`.
 
-A file is read in blocks, a few of which are in memory. A server that gives no parts of files sends all of one, once, to
-a temporary file in the cache folder.
+A file is read in blocks, a few of which are in memory. A server that gives no parts of files sends
+all of one, once, to a temporary file in the cache folder.
 """
 
 from __future__ import annotations
@@ -59,7 +59,13 @@ class WebFiles(AbstractFileSystem):  # type: ignore[misc]
         dated = f"{facts.modified} {artifacts.digest_json(file.url)}" if facts.modified else ""
         return {"name": path, "size": facts.size, "type": "file", "ETag": facts.tag or dated}
 
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+    def cat_file(
+        self,
+        path: str,
+        start: int | None = None,
+        end: int | None = None,
+        **_: Any,
+    ) -> bytes:
         """Some of its bytes, or all. Raises UserError if the server gives no parts."""
         file = WebFile(path)
         facts = file.facts()
@@ -144,7 +150,9 @@ def _copy(url: str, facts: Facts, file: WebFile) -> None:
     folder = config.home()
     folder.mkdir(parents=True, exist_ok=True)
     given_files.check_room(folder, facts.size, file.where)
-    events.note(f"{file.where}: the server gives no parts of it, so it is copied to a temporary file")
+    events.note(
+        f"{file.where}: the server gives no parts of it, so it is copied to a temporary file",
+    )
     with contextlib.ExitStack() as at_failure:
         copy = at_failure.enter_context(tempfile.TemporaryFile(dir=folder))
         file.copy(facts, copy)

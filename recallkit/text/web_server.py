@@ -1,7 +1,9 @@
-"""A file of a web server (http, https): its size, tag and date, and its bytes, checked, in bounded memory and time.
+"""A file of a web server (http, https): its size, tag and date, and its bytes, checked, in bounded
+memory and time.
 
-Every answer must be of the same file: of one size, tag and date. A server that is silent, or drips, is left after a
-minute; what breaks off is requested again. Redirections are followed on the same host alone.
+Every answer must be of the same file: of one size, tag and date. A server that is silent, or drips,
+is left after a minute; what breaks off is requested again. Redirections are followed on the same
+host alone.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ class _PassingError(OSError):
 
 
 class Facts(NamedTuple):
-    """A file as a server describes it: bytes, tag and date of its content, empty where these are not stated."""
+    """A file as a server describes it: bytes, tag and date of its content, empty where these are
+    not stated."""
 
     size: int
     tag: str = ""
@@ -79,9 +82,12 @@ class Facts(NamedTuple):
 
 
 class WebFile:
-    """The file at a URL, which may contain a user and a password. Raises UserError for what is no URL.
+    """The file at a URL, which may contain a user and a password.
 
-    Methods raise OSError or UserError for what cannot be read, and for an answer that is of another file.
+    Raises UserError for what is no URL.
+
+    Methods raise OSError or UserError for what cannot be read, and for an answer that is of another
+    file.
     """
 
     def __init__(self, url: str) -> None:
@@ -183,9 +189,7 @@ class WebFile:
         """An answer of a status below 300, of the `known` file, which is closed afterwards."""
         answer = self._open(method, part, known)
         try:
-            facts = self._facts_of(answer, part)
-            if known is not None and facts is not None and known.differs(facts):
-                raise WebError("it changed while it was read: its size, tag or date is another")
+            self._check(answer, part, known)
             yield answer
         except (TimeoutError, KeyboardInterrupt):
             raise  # the answer is left to the thread that reads it: closing would wait for that
@@ -193,6 +197,12 @@ class WebFile:
             answer.close()
             raise
         answer.close()
+
+    def _check(self, answer: HTTPResponse, part: range | None, known: Facts | None) -> None:
+        """Raises WebError for an answer that is of another file than the known one."""
+        facts = self._facts_of(answer, part)
+        if known is not None and facts is not None and known.differs(facts):
+            raise WebError("it changed while it was read: its size, tag or date is another")
 
     def _pieces(self, answer: HTTPResponse, size: int) -> Iterator[bytes]:
         """The body of an answer, which is to have so many bytes."""
@@ -283,9 +293,7 @@ class WebFile:
         is_safer = here[1] == there[1] and (here[0], there[0]) == ("http", "https")
         if there != here and not is_safer:
             problem = f"it redirects to another host ({there[0]}://{there[1]})"
-            remedy = (
-                "give the URL that it leads to, hf://datasets/... for files of the hub, or download it"
-            )
+            remedy = "give the URL that it leads to, hf://datasets/... for files of the hub, or download it"
             raise self._refusal(problem, remedy)
         return target
 

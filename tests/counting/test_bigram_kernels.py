@@ -18,11 +18,16 @@ def count_bigrams_reference(ids: np.ndarray, segment_starts: np.ndarray) -> Bigr
     """A plain Python version of `count_bigrams`."""
     starts = set(segment_starts.tolist())
     tokens = ids.tolist()
-    return run_of(Counter((tokens[i - 1] << 32) | tokens[i] for i in range(len(tokens)) if i not in starts))
+    return run_of(
+        Counter((tokens[i - 1] << 32) | tokens[i] for i in range(len(tokens)) if i not in starts),
+    )
 
 
 def run_of(table: dict[int, int]) -> BigramRun:
-    return BigramRun(np.array(sorted(table), np.uint64), np.array([table[key] for key in sorted(table)], np.uint64))
+    return BigramRun(
+        np.array(sorted(table), np.uint64),
+        np.array([table[key] for key in sorted(table)], np.uint64),
+    )
 
 
 def assert_same(run: BigramRun, expected: BigramRun) -> None:
@@ -33,9 +38,13 @@ def assert_same(run: BigramRun, expected: BigramRun) -> None:
 
 @st.composite
 def chunks(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
-    """Ids of one of many vocabularies, often repeated, with any segment starts, some of empty segments."""
+    """Ids of one of many vocabularies, often repeated, with any segment starts, some of empty
+    segments."""
     dtype = draw(st.sampled_from([np.uint16, np.uint32]))
-    largest = min(draw(st.sampled_from([0, 1, 33, 4095, 65535, (1 << 32) - 1])), int(np.iinfo(dtype).max))
+    largest = min(
+        draw(st.sampled_from([0, 1, 33, 4095, 65535, (1 << 32) - 1])),
+        int(np.iinfo(dtype).max),
+    )
     ids = draw(st.lists(st.integers(0, largest) | st.integers(0, min(2, largest)), max_size=120))
     starts = draw(st.lists(st.integers(0, len(ids)), max_size=20))
     return np.array(ids, dtype), np.array(sorted([0, *starts]), np.int64)
@@ -50,13 +59,24 @@ def test_counts_equal_the_reference_however_a_chunk_is_divided(chunk, num_thread
 
 
 def test_chunks_merge_to_the_whole() -> None:
-    ids, one_segment = (np.random.default_rng(4).zipf(1.3, 20_000) % 3_000).astype(np.uint16), np.zeros(1, np.int64)
+    ids, one_segment = (
+        (np.random.default_rng(4).zipf(1.3, 20_000) % 3_000).astype(np.uint16),
+        np.zeros(1, np.int64),
+    )
     # Each chunk begins with the last id of the one before, whose bigram with the next it counts.
     runs = [count_bigrams(ids[max(0, begin - 1) : end], one_segment) for begin, end in pairwise([0, 3, 7_000, 7_001, 20_000])]
     assert_same(merge_runs(runs), count_bigrams_reference(ids, one_segment))
 
 
-@given(st.lists(st.dictionaries(st.integers(0, 30) | st.integers(2**63 - 2, 2**64 - 1), st.integers(1, 2**61)), max_size=5))
+@given(
+    st.lists(
+        st.dictionaries(
+            st.integers(0, 30) | st.integers(2**63 - 2, 2**64 - 1),
+            st.integers(1, 2**61),
+        ),
+        max_size=5,
+    )
+)
 @settings(max_examples=100)
 def test_merged_runs_add_exactly(tables: list[dict[int, int]]) -> None:
     total: Counter[int] = Counter()

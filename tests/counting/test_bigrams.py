@@ -42,7 +42,12 @@ def ended(counting):
             return end.value
 
 
-def expected(documents: list[list[int]], boundary: str, limit: int | None = None, order: int = 2) -> tuple[Counter, Counter]:
+def expected(
+    documents: list[list[int]],
+    boundary: str,
+    limit: int | None = None,
+    order: int = 2,
+) -> tuple[Counter, Counter]:
     """N-grams and unigrams by the definition."""
     streams = [[i for d in documents for i in [*d, END]]] if boundary == "pack" else [[END, *d] for d in documents]
     left, pairs, singles = (limit if limit is not None else 10**9), Counter(), Counter()
@@ -57,14 +62,28 @@ def expected(documents: list[list[int]], boundary: str, limit: int | None = None
 def as_counters(counted) -> tuple[Counter, Counter]:
     pairs = {(int(k) >> 32, int(k) & 0xFFFFFFFF): int(c) for k, c in zip(*counted.bigrams, strict=True)}
     assert np.all(np.diff(counted.bigrams.keys.astype(object)) > 0)
-    return Counter(pairs), Counter({int(i): int(c) for i, c in zip(counted.tokens, counted.token_counts, strict=True)})
+    return Counter(pairs), Counter(
+        {int(i): int(c) for i, c in zip(counted.tokens, counted.token_counts, strict=True)},
+    )
 
 
 def counted_by(
-    documents: list[list[int]], parts: Path, number: int, counting: Counting, limit: int | None, chunk: int
+    documents: list[list[int]],
+    parts: Path,
+    number: int,
+    counting: Counting,
+    limit: int | None,
+    chunk: int,
 ) -> CountedShardRange:
     with Journal(parts / f"part-{number}", {}) as journal:
-        return ended(count_shard_range(batches(documents, [2, 1]), journal, Counters(counting, chunk_tokens=chunk), limit_tokens=limit))
+        return ended(
+            count_shard_range(
+                batches(documents, [2, 1]),
+                journal,
+                Counters(counting, chunk_tokens=chunk),
+                limit_tokens=limit,
+            )
+        )
 
 
 def counted_in(
@@ -95,10 +114,23 @@ def counted_in(
     chunk=st.integers(1, 40),
     limit=st.none() | st.integers(1, 60),
 )
-def test_counts_equal_a_counter_wherever_shard_ranges_and_chunks_are_cut(tmp_path_factory, boundary, documents, cuts, chunk, limit):
+def test_counts_equal_a_counter_wherever_shard_ranges_and_chunks_are_cut(
+    tmp_path_factory,
+    boundary,
+    documents,
+    cuts,
+    chunk,
+    limit,
+):
     places = [0, *sorted(cut for cut in cuts if cut < len(documents)), len(documents)]
     shard_ranges = [documents[start:stop] for start, stop in itertools.pairwise(places)]
-    counted = counted_in(tmp_path_factory.mktemp("count"), shard_ranges, boundary=boundary, limit=limit, chunk=chunk)
+    counted = counted_in(
+        tmp_path_factory.mktemp("count"),
+        shard_ranges,
+        boundary=boundary,
+        limit=limit,
+        chunk=chunk,
+    )
     assert as_counters(counted) == expected(documents, boundary, limit)
     assert counted.num_tokens == counted.token_counts.sum()
 
@@ -110,7 +142,12 @@ def short_hashed(monkeypatch):
     monkeypatch.setitem(HASHES, "hashes50", 7)
 
 
-def hashed(documents: list[list[int]], boundary: str, limit: int | None, num_hashes: int) -> dict[int, list[int]]:
+def hashed(
+    documents: list[list[int]],
+    boundary: str,
+    limit: int | None,
+    num_hashes: int,
+) -> dict[int, list[int]]:
     """The smallest hashes by size, from the set of all n-grams."""
     ngrams = {size: expected(documents, boundary, limit, size)[0] for size in (3, 7)}
     return {size: sorted(map(ngram_hash, ngrams[size]))[:num_hashes] for size in ngrams}
@@ -126,13 +163,32 @@ def hashed(documents: list[list[int]], boundary: str, limit: int | None, num_has
     num_hashes=st.sampled_from([1, 5, 1000]),
 )
 def test_hashes_are_the_smallest_wherever_shard_ranges_and_chunks_are_cut(
-    tmp_path_factory, short_hashed, boundary, documents, cuts, chunk, limit, num_hashes
+    tmp_path_factory,
+    short_hashed,
+    boundary,
+    documents,
+    cuts,
+    chunk,
+    limit,
+    num_hashes,
 ):
     places = [0, *sorted(cut for cut in cuts if cut < len(documents)), len(documents)]
     shard_ranges = [documents[start:stop] for start, stop in itertools.pairwise(places)]
     folder = tmp_path_factory.mktemp("count")
-    counted = counted_in(folder, shard_ranges, boundary=boundary, limit=limit, chunk=chunk, num_hashes=num_hashes)
-    assert {size: run.hashes.tolist() for size, run in counted.hashes.items()} == hashed(documents, boundary, limit, num_hashes)
+    counted = counted_in(
+        folder,
+        shard_ranges,
+        boundary=boundary,
+        limit=limit,
+        chunk=chunk,
+        num_hashes=num_hashes,
+    )
+    assert {size: run.hashes.tolist() for size, run in counted.hashes.items()} == hashed(
+        documents,
+        boundary,
+        limit,
+        num_hashes,
+    )
     assert as_counters(counted) == expected(documents, boundary, limit)
 
 
@@ -159,28 +215,58 @@ def test_an_interrupted_count_goes_on(tmp_path, boundary, short_hashed):
     target = tmp_path / "part-0"
     for stop in (3, 17, 18, 40):
         with Journal(target, {}) as journal, pytest.raises(Interrupted):
-            ended(count_shard_range(until(stop, place(journal)), journal, Counters(counting, chunk_tokens=50)))
+            ended(
+                count_shard_range(
+                    until(stop, place(journal)),
+                    journal,
+                    Counters(counting, chunk_tokens=50),
+                )
+            )
     with Journal(target, {}) as journal:
         start = place(journal)
         assert start > 20, "the journal kept nothing"
-        counted = ended(count_shard_range(batches(documents, [1], start), journal, Counters(counting, chunk_tokens=50)))
+        counted = ended(
+            count_shard_range(
+                batches(documents, [1], start),
+                journal,
+                Counters(counting, chunk_tokens=50),
+            )
+        )
     joined = join_shard_ranges([counted], tmp_path, counting)
     assert as_counters(joined) == expected(documents, boundary)
-    assert {size: run.hashes.tolist() for size, run in joined.hashes.items()} == hashed(documents, boundary, None, 30)
+    assert {size: run.hashes.tolist() for size, run in joined.hashes.items()} == hashed(
+        documents,
+        boundary,
+        None,
+        30,
+    )
 
 
 def test_a_journal_whose_runs_are_gone_begins_again(tmp_path):
     documents = [[1, 2, 3]] * 30
     counting = Counting(END, VOCAB, "pack")
     with Journal(tmp_path / "part-0", {}) as journal:
-        shard_range = count_shard_range(batches(documents, [1]), journal, Counters(counting, chunk_tokens=10))
+        shard_range = count_shard_range(
+            batches(documents, [1]),
+            journal,
+            Counters(counting, chunk_tokens=10),
+        )
         for _ in range(20):
             next(shard_range)
         shard_range.close()
         next(journal.folder.glob("bigrams-*.keys")).unlink()
         assert counting_state(journal) is None
-        counted = ended(count_shard_range(batches(documents, [1]), journal, Counters(counting, chunk_tokens=10)))
-    assert as_counters(join_shard_ranges([counted], tmp_path, counting)) == expected(documents, "pack")
+        counted = ended(
+            count_shard_range(
+                batches(documents, [1]),
+                journal,
+                Counters(counting, chunk_tokens=10),
+            ),
+        )
+    assert as_counters(join_shard_ranges([counted], tmp_path, counting)) == expected(
+        documents,
+        "pack",
+    )
 
 
 def test_shard_ranges_follow_sizes(monkeypatch):
@@ -230,7 +316,14 @@ HEADER = "first,second,count\n"
 
 @pytest.mark.parametrize(
     "content",
-    ["first,second\n1,2\n", f"{HEADER}1,2,-3\n", f"{HEADER}x,2,3\n", HEADER, f"{HEADER},2,3\n4,5,6\n", f"{HEADER}1,2,1.5\n"],
+    [
+        "first,second\n1,2\n",
+        f"{HEADER}1,2,-3\n",
+        f"{HEADER}x,2,3\n",
+        HEADER,
+        f"{HEADER},2,3\n4,5,6\n",
+        f"{HEADER}1,2,1.5\n",
+    ],
 )
 def test_a_bad_table_is_one_line(tmp_path, content):
     file = tmp_path / "bad.csv"

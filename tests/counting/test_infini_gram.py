@@ -1,4 +1,5 @@
-"""`--counts infini-gram:INDEX` against a server that speaks its protocol: counts as of the same text, asked once, answers checked."""
+"""`--counts infini-gram:INDEX` against a server that speaks its protocol: counts as of the same
+text, asked once, answers checked."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(tmp_path, monkeypatch) -> Iterator[ThreadingHTTPServer]:
-    """Its `spec`; `asked`, all that was; `most` requests are answered; `spoilt` is in place of the same of an answer."""
+    """Its `spec`; `asked`, all that was; `most` requests are answered; `spoilt` is in place of the
+    same of an answer."""
     monkeypatch.setenv("RECALLKIT_HOME", str(tmp_path / "home"))
     tokenizer = load_tokenizer(None)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -72,7 +74,16 @@ def server(tmp_path, monkeypatch) -> Iterator[ThreadingHTTPServer]:
 
 @pytest.fixture
 def text(tmp_path) -> TextOptions:
-    return TextOptions([str(write_jsonl(tmp_path / "valid.jsonl", [*["the end"] * 4, *TEXTS[3:7], *made_up_texts(4, 900, seed=9)]))])
+    return TextOptions(
+        [
+            str(
+                write_jsonl(
+                    tmp_path / "valid.jsonl",
+                    [*["the end"] * 4, *TEXTS[3:7], *made_up_texts(4, 900, seed=9)],
+                )
+            )
+        ]
+    )
 
 
 def labels(folder: Path) -> pl.DataFrame:
@@ -84,13 +95,18 @@ def pairs(asked: list[dict]) -> list[tuple[int, ...]]:
 
 
 def test_labels_are_those_of_counting_its_text(server, text, tmp_path):
-    counting.count(TextOptions([str(write_jsonl(tmp_path / "train.jsonl", TEXTS))], "train"), tmp_path / "own.duckdb")
+    counting.count(
+        TextOptions([str(write_jsonl(tmp_path / "train.jsonl", TEXTS))], "train"),
+        tmp_path / "own.duckdb",
+    )
     slicing.slice_text(text, tmp_path / "own", counts=tmp_path / "own.duckdb", seq_len=128)
     made = slicing.slice_text(text, tmp_path / "remote", counts=server.spec, seq_len=128)
     own, remote = labels(tmp_path / "own"), labels(tmp_path / "remote")
     assert own["ar_hit"].sum() > 50
     assert remote["ar_hit"].equals(own["ar_hit"])
-    assert remote["train_count"].equals(own.select(pl.when("repeated").then("train_count"))["train_count"])
+    assert remote["train_count"].equals(
+        own.select(pl.when("repeated").then("train_count"))["train_count"],
+    )
     assert made["counts"]["num_tokens"] == server.total
     repeated = own.filter("repeated").select("prev_token", "token").unique().rows()
     end = load_tokenizer(None).end_token_id
@@ -196,7 +212,10 @@ def test_an_interruption_does_not_wait_for_the_server(server, text, tmp_path, mo
 
     monkeypatch.setattr(Handler, "answer", answer)
     monkeypatch.setattr(infini_gram, "_CHUNK", 20)
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process of pytest-xdist ignores it
+    handler = signal.signal(
+        signal.SIGINT,
+        signal.default_int_handler,
+    )  # a process of pytest-xdist ignores it
     try:
         with pytest.raises(KeyboardInterrupt):
             slicing.slice_text(text, tmp_path / "slices", counts=server.spec, seq_len=128)
@@ -212,8 +231,29 @@ def test_an_interruption_does_not_wait_for_the_server(server, text, tmp_path, mo
 
 def test_commands_use_these_labels_or_say_why_not(server, text, tmp_path, run):
     out = tmp_path / "slices"
-    assert run("slice", text.sources[0], "--counts", server.spec, "--seq-len", 128, "-o", out).returncode == 0
-    done = run("gap", "zoo:attention", "zoo:base-conv", "--slices", out, "--full", "-o", tmp_path / "gap")
+    assert (
+        run(
+            "slice",
+            text.sources[0],
+            "--counts",
+            server.spec,
+            "--seq-len",
+            128,
+            "-o",
+            out,
+        ).returncode
+        == 0
+    )
+    done = run(
+        "gap",
+        "zoo:attention",
+        "zoo:base-conv",
+        "--slices",
+        out,
+        "--full",
+        "-o",
+        tmp_path / "gap",
+    )
     assert done.returncode == 0, done.stderr
     rows = {row["slice"]: row for row in pl.read_parquet(tmp_path / "gap/by_partition.parquet").to_dicts()}
     found = labels(out)
@@ -221,9 +261,15 @@ def test_commands_use_these_labels_or_say_why_not(server, text, tmp_path, run):
     assert rows["token new, rare"]["tokens"] == 0
     assert "tokens by what the context already contains" not in " ".join(done.stdout.split())
     done = run("gap", "zoo:attention", "zoo:base-conv", "--slices", out, "--slice", "first_rare")
-    assert (done.returncode, "it is unknown which tokens are in first_rare" in done.stderr) == (1, True)
+    assert (done.returncode, "it is unknown which tokens are in first_rare" in done.stderr) == (
+        1,
+        True,
+    )
     assert run("report", tmp_path / "gap", "--slices", out, "-o", tmp_path / "page.html").returncode == 0
     done = run("intervene", "zoo:attention", "zoo:base-conv", "--slices", out)
     assert (done.returncode, "counts of repeated bigrams only" in done.stderr) == (1, True)
     done = run("score", "control:bigram", "--slices", out, "--counts", server.spec)
-    assert (done.returncode, "an index only counts the bigrams of a given text" in done.stderr) == (1, True)
+    assert (done.returncode, "an index only counts the bigrams of a given text" in done.stderr) == (
+        1,
+        True,
+    )

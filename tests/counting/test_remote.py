@@ -1,4 +1,5 @@
-"""Counts tables at URLs: downloaded once from a server of this machine, resumed, and refused unless they are what was written."""
+"""Counts tables at URLs: downloaded once from a server of this machine, resumed, and refused unless
+they are what was written."""
 
 from __future__ import annotations
 
@@ -54,7 +55,17 @@ def test_a_table_is_downloaded_once(shared, counted, monkeypatch, ranges):  # no
 
 def test_slices_have_its_counts(shared, counted, tmp_path, run):  # noqa: F811
     url, _ = shared
-    told = run("slice", "demo:validation", "--limit-tokens", "2k", "--counts", url, "-o", tmp_path / "slices", "--json")
+    told = run(
+        "slice",
+        "demo:validation",
+        "--limit-tokens",
+        "2k",
+        "--counts",
+        url,
+        "-o",
+        tmp_path / "slices",
+        "--json",
+    )
     assert told.returncode == 0, told.stderr
     known = json.loads((tmp_path / "slices/manifest.json").read_text())["counts"]
     assert known["id"] == read_meta(counted)["id"]
@@ -77,7 +88,11 @@ def test_an_interrupted_download_resumes(shared, monkeypatch, tmp_path):
         with pytest.raises(KeyboardInterrupt):
             remote.downloaded_counts(url)
     with monkeypatch.context() as patched:
-        patched.setattr(remote.Journal, "commit", lambda journal, state: (done.append(state["bytes"]), commit(journal, state)))
+        patched.setattr(
+            remote.Journal,
+            "commit",
+            lambda journal, state: (done.append(state["bytes"]), commit(journal, state)),
+        )
         found = remote.downloaded_counts(url)
     assert done[2] > done[1] == 2 * (served.stat().st_size // 4), "the first two quarters are not asked for again"
     assert found.read_bytes() == served.read_bytes()
@@ -90,8 +105,16 @@ def test_what_is_not_the_table_is_refused(shared, counted, tmp_path):  # noqa: F
     assert f"its id is {read_meta(counted)['id']}, not {'0' * 32}" in refused(f"{url}#{'0' * 32}")
     served.write_bytes(whole[: len(whole) // 2])
     assert "not a complete counts table" in refused(url)
-    served.write_bytes(changed(counted, tmp_path, 'UPDATE bigrams SET "count" = "count" + 1 WHERE "first" < 50').read_bytes())
-    assert "not a complete counts table (damaged (the digest of its counts differs))" in refused(url)
+    served.write_bytes(
+        changed(
+            counted,
+            tmp_path,
+            'UPDATE bigrams SET "count" = "count" + 1 WHERE "first" < 50',
+        ).read_bytes()
+    )
+    assert "not a complete counts table (damaged (the digest of its counts differs))" in refused(
+        url,
+    )
     served.write_text("<html>")
     assert "not a complete counts table" in refused(url)
     served.unlink()
@@ -111,7 +134,12 @@ class _Hub(FileHandler):
             return
         known = {"id": "me/counts", "sha": "2" * 40, "siblings": []}
         files = [
-            {"type": "file", "path": "counts.duckdb", "size": (Path(self.directory) / "counts.duckdb").stat().st_size, "oid": "1" * 40}
+            {
+                "type": "file",
+                "path": "counts.duckdb",
+                "size": (Path(self.directory) / "counts.duckdb").stat().st_size,
+                "oid": "1" * 40,
+            }
         ]
         found = None if not self.path.startswith("/api/datasets/me/counts") else files if "/tree/main" in self.path else known
         body = json.dumps(found or {}).encode()
@@ -133,13 +161,22 @@ class _Hub(FileHandler):
 
 def test_a_data_set_of_the_hub(shared, counted, monkeypatch):  # noqa: F811
     _, served = shared
-    endpoint, template = huggingface_hub.constants.ENDPOINT, huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE
+    endpoint, template = (
+        huggingface_hub.constants.ENDPOINT,
+        huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE,
+    )
     with serving(served.parent, _Hub) as here:
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", here)
-        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template.replace(endpoint, here))
+        monkeypatch.setattr(
+            huggingface_hub.constants,
+            "HUGGINGFACE_CO_URL_TEMPLATE",
+            template.replace(endpoint, here),
+        )
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
         HfFileSystem.clear_instance_cache()
-        assert open_counts(remote.downloaded_counts("hf://me/counts/counts.duckdb")).meta == read_meta(counted)
+        assert open_counts(
+            remote.downloaded_counts("hf://me/counts/counts.duckdb"),
+        ).meta == read_meta(counted)
         assert "no such file there" in refused("hf://me/others/counts.duckdb")
 
 
@@ -177,7 +214,9 @@ def elsewhere(request) -> None:
     request.answer(302, "Location: http://localhost:9/counts.duckdb?key=secret")
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a connection that is left
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)  # a connection that is left
 @pytest.mark.parametrize(
     ("mode", "problem"),
     [
@@ -186,7 +225,10 @@ def elsewhere(request) -> None:
         (silent, "silent, or too slow: nothing complete within 1.5 s"),
         (shorter, "breaks off after 100,000 of 200,000 bytes"),
         (another_each_time, "changed|another"),
-        (elsewhere, r"it redirects to another host \(http://localhost\); give the URL that it leads to"),
+        (
+            elsewhere,
+            r"it redirects to another host \(http://localhost\); give the URL that it leads to",
+        ),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -210,4 +252,6 @@ def test_a_table_of_a_known_id_may_be_signed_anew(counted, tmp_path, monkeypatch
         num = len(there.asked)
         assert remote.downloaded_counts(f"{there.url}/c.duckdb?sig=other#{wanted}") == first
         assert len(there.asked) == num
-        assert remote.downloaded_counts(f"{there.url}/c.duckdb?sig=secret") != remote.downloaded_counts(f"{there.url}/c.duckdb?sig=other")
+        assert remote.downloaded_counts(
+            f"{there.url}/c.duckdb?sig=secret",
+        ) != remote.downloaded_counts(f"{there.url}/c.duckdb?sig=other")

@@ -1,4 +1,5 @@
-"""Counting in shard ranges: the same table for any shard ranges, workers and limits, however often tasks are killed or given out twice."""
+"""Counting in shard ranges: the same table for any shard ranges, workers and limits, however often
+tasks are killed or given out twice."""
 
 from __future__ import annotations
 
@@ -75,7 +76,13 @@ def test_a_limit_ends_the_text_at_the_same_token(text, tmp_path, limit, warm_wor
 
 
 @pytest.mark.parametrize("num_hashes", [0, 300])
-def test_a_sample_of_hashes_is_the_same_in_shard_ranges(text, tmp_path, num_hashes, warm_workers, monkeypatch):
+def test_a_sample_of_hashes_is_the_same_in_shard_ranges(
+    text,
+    tmp_path,
+    num_hashes,
+    warm_workers,
+    monkeypatch,
+):
     several = count(text, tmp_path / "several.duckdb", workers=3, hashes=num_hashes)
     monkeypatch.setattr(bigrams, "SHARD_RANGE_BYTES", 1 << 30)
     assert count(text, tmp_path / "one.duckdb", hashes=num_hashes) == several
@@ -96,7 +103,14 @@ def test_a_killed_process_is_replaced(text, whole, tmp_path, warm_workers, dying
     assert "a counting process died (SIGKILL)" in capfd.readouterr().err
 
 
-def test_an_interrupted_count_goes_on_with_other_workers(text, whole, tmp_path, warm_workers, monkeypatch, capsys):
+def test_an_interrupted_count_goes_on_with_other_workers(
+    text,
+    whole,
+    tmp_path,
+    warm_workers,
+    monkeypatch,
+    capsys,
+):
     out = tmp_path / "counts.duckdb"
     saved = CountedShardRange.save
 
@@ -184,7 +198,10 @@ def test_a_shard_that_changes_is_noticed(text, tmp_path, workers, warm_workers, 
     counting.count(TextOptions([str(folder)], "train"), tmp_path / "undisturbed.duckdb")
     assert counted.num_tokens == read_meta(tmp_path / "undisturbed.duckdb")["num_tokens"]
     shards[2].unlink()
-    with PartsJournal(tmp_path / "other.duckdb", identity) as journal, pytest.raises(UserError, match=r"[12]\.jsonl"):
+    with (
+        PartsJournal(tmp_path / "other.duckdb", identity) as journal,
+        pytest.raises(UserError, match=r"[12]\.jsonl"),
+    ):
         counting.count_text(opened, journal, CountingOptions(workers=workers), Timings())
 
 
@@ -207,12 +224,17 @@ def test_files_of_a_data_set_are_counted_apart(tmp_path):
     for number in range(3):
         write_jsonl(repo / f"train-{number}-of-3.jsonl", made_up_texts(20, 60, seed=number))
     local = counting.count(TextOptions([str(repo)], "train"), tmp_path / "local.duckdb")
-    opened = OpenText(TextOptions(["demo"], "train"), shards=[HubShard("pile:train", "pile", FieldFinder(), str(repo), "train")])
+    opened = OpenText(
+        TextOptions(["demo"], "train"),
+        shards=[HubShard("pile:train", "pile", FieldFinder(), str(repo), "train")],
+    )
     with PartsJournal(tmp_path / "hub.duckdb", {}) as journal:
         counted = counting.count_text(opened, journal, CountingOptions(), Timings())
         assert len(journal.parts.done()) == 3
         streamed = make_table.write_counts(
-            tmp_path / "hub.duckdb", counted, {name: local[name] for name in ("tokenizer", "boundary", "only")}
+            tmp_path / "hub.duckdb",
+            counted,
+            {name: local[name] for name in ("tokenizer", "boundary", "only")},
         )
     assert streamed["id"] == local["id"]
 

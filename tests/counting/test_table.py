@@ -1,4 +1,5 @@
-"""A table of counts answers as a dictionary does, and one that is not as `count` wrote it is refused when it is opened, in one line."""
+"""A table of counts answers as a dictionary does, and one that is not as `count` wrote it is
+refused when it is opened, in one line."""
 
 from __future__ import annotations
 
@@ -22,7 +23,10 @@ pairs = st.tuples(st.integers(0, 5), st.integers(0, 5) | st.just(2**32 - 1))
 
 
 @settings(max_examples=50)
-@given(table=st.dictionaries(pairs, st.sampled_from([0, 1, 9, 2**32, 2**40]), max_size=30), asked=st.lists(pairs, max_size=60))
+@given(
+    table=st.dictionaries(pairs, st.sampled_from([0, 1, 9, 2**32, 2**40]), max_size=30),
+    asked=st.lists(pairs, max_size=60),
+)
 @example(table={}, asked=[(0, 1), (5, 2)])
 def test_counts_are_those_of_a_dictionary(table, asked):
     rows = sorted((first << 32 | second, count) for (first, second), count in table.items())
@@ -63,11 +67,22 @@ def refused(path: Path, reader=open_counts) -> str:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("id", 7), ("id", "0" * 32), ("num_tokens", 77), ("num_tokens", None), ("tokenizer", {"name": 3}), ("boundary", "document")],
+    [
+        ("id", 7),
+        ("id", "0" * 32),
+        ("num_tokens", 77),
+        ("num_tokens", None),
+        ("tokenizer", {"name": 3}),
+        ("boundary", "document"),
+    ],
     ids=str,
 )
 def test_a_fact_that_was_changed(counted, tmp_path, name, value):
-    path = changed(counted, tmp_path, f"UPDATE meta SET value = '{json.dumps(value)}' WHERE key = '{name}'")
+    path = changed(
+        counted,
+        tmp_path,
+        f"UPDATE meta SET value = '{json.dumps(value)}' WHERE key = '{name}'",
+    )
     assert "damaged (changed since it was written)" in refused(path, read_meta)
     assert "make it again with --force" in refused(path)
 
@@ -90,6 +105,8 @@ def test_rows_that_are_missing_changed_or_there_twice(counted, tmp_path, stateme
 
 def test_hashes_that_were_changed(counted, tmp_path):
     assert len(open_counts(counted).ngram_hashes) == 2
-    table = open_counts(changed(counted, tmp_path, "UPDATE ngram_hashes SET hash = hash + 1 WHERE rowid = 3"))
+    table = open_counts(
+        changed(counted, tmp_path, "UPDATE ngram_hashes SET hash = hash + 1 WHERE rowid = 3"),
+    )
     with pytest.raises(UserError, match="the digest of its hashes of n-grams differs"):
         _ = table.ngram_hashes

@@ -1,4 +1,5 @@
-"""What a text's documents find in no other one: against plain loops, in bounded memory, and on real text of several kinds."""
+"""What a text's documents find in no other one: against plain loops, in bounded memory, and on real
+text of several kinds."""
 
 from __future__ import annotations
 
@@ -45,21 +46,35 @@ def test_the_share_is_that_of_bigrams_in_no_other_document(tmp_path, copies):
     total = sum(of_each, Counter())
     alone = sum(number for each in of_each for bigram, number in each.items() if number == total[bigram])
     assert alone > 0
-    assert meta["unseen"] == {"share": alone / total.total(), "bigrams": total.total(), "documents": 40 + 20 * copies}
+    assert meta["unseen"] == {
+        "share": alone / total.total(),
+        "bigrams": total.total(),
+        "documents": 40 + 20 * copies,
+    }
 
 
 @pytest.mark.parametrize("boundary", ["pack", "document"])
-def test_a_sample_is_bounded_and_the_same_however_the_text_is_divided(tmp_path, monkeypatch, boundary):
+def test_a_sample_is_bounded_and_the_same_however_the_text_is_divided(
+    tmp_path,
+    monkeypatch,
+    boundary,
+):
     texts = made_up_texts(200, 60, seed=4)
     whole = write_jsonl(tmp_path / "whole.jsonl", texts)
     for part in range(5):
         (tmp_path / "parts").mkdir(exist_ok=True)
         write_jsonl(tmp_path / "parts" / f"{part}.jsonl", texts[40 * part : 40 * part + 40])
-    exact = counting.count(TextOptions([str(whole)], "train", boundary=boundary), tmp_path / "exact.duckdb")
+    exact = counting.count(
+        TextOptions([str(whole)], "train", boundary=boundary),
+        tmp_path / "exact.duckdb",
+    )
     monkeypatch.setattr(unseen, "SAMPLED_BIGRAMS", 4000)
     monkeypatch.setattr(bigrams, "SHARD_RANGE_BYTES", 1)
     found = [
-        counting.count(TextOptions([str(tmp_path / name)], "train", boundary=boundary), tmp_path / f"{name}.duckdb")
+        counting.count(
+            TextOptions([str(tmp_path / name)], "train", boundary=boundary),
+            tmp_path / f"{name}.duckdb",
+        )
         for name in ("whole.jsonl", "parts")
     ]
     assert found[0]["unseen"] == found[1]["unseen"]
@@ -68,11 +83,21 @@ def test_a_sample_is_bounded_and_the_same_however_the_text_is_divided(tmp_path, 
     assert found[0]["id"] == exact["id"], "the sample is no part of what identifies counts"
 
 
-def test_it_is_not_known_of_few_documents_of_chosen_bigrams_and_of_tables_of_others(tmp_path, small_slices):
+def test_it_is_not_known_of_few_documents_of_chosen_bigrams_and_of_tables_of_others(
+    tmp_path,
+    small_slices,
+):
     few = write_jsonl(tmp_path / "few.jsonl", made_up_texts(19, 60))
     assert counting.count(TextOptions([str(few)], "train"), tmp_path / "few.duckdb")["unseen"] is None
     more = write_jsonl(tmp_path / "more.jsonl", made_up_texts(30, 60))
-    assert counting.count(TextOptions([str(more)], "train"), tmp_path / "only.duckdb", only=small_slices)["unseen"] is None
+    assert (
+        counting.count(
+            TextOptions([str(more)], "train"),
+            tmp_path / "only.duckdb",
+            only=small_slices,
+        )["unseen"]
+        is None
+    )
     meta = counting.count(TextOptions([str(more)], "train"), tmp_path / "more.duckdb")
     counting.export_counts(tmp_path / "more.duckdb", tmp_path / "ours.parquet", force=False)
     pl.read_parquet(tmp_path / "ours.parquet").write_parquet(tmp_path / "theirs.parquet")
@@ -88,7 +113,10 @@ def test_what_a_text_finds_unseen_and_how_much_its_documents_differ(tmp_path):
     counted, read = (write_jsonl(tmp_path / f"{seed}.jsonl", made_up_texts(40, 60, seed=seed)) for seed in (3, 4))
     text = TextOptions([str(counted)], "train", boundary="document")
     counting.count(text, tmp_path / "counts.duckdb")
-    text, known = TextOptions([str(read)], "validation", boundary="document"), set(sum(documents(text), Counter()))
+    text, known = (
+        TextOptions([str(read)], "validation", boundary="document"),
+        set(sum(documents(text), Counter())),
+    )
     found = slice_text(text, tmp_path / "slices", counts=tmp_path / "counts.duckdb", seq_len=1000)["unseen"]
     of_each = np.array([[sum(n for pair, n in each.items() if pair not in known), each.total()] for each in documents(text)])
     unseen, total = of_each.sum(0)
@@ -102,13 +130,19 @@ KINDS = ("FreeLaw", "Github")
 
 @pytest.fixture(scope="module")
 def of_kinds(test_data, tmp_path_factory):
-    """Counts of 1.5 million characters of each kind, and 200,000 of other documents: (counts, text) by kind."""
+    """Counts of 1.5 million characters of each kind, and 200,000 of other documents: (counts, text)
+    by kind."""
     folder, found = tmp_path_factory.mktemp("kinds"), {}
     for kind in KINDS:
         paths = []
         for name in ("train-00", "valid"):
             lines, room = [], 1_500_000 if name != "valid" else 200_000
-            with zstandard.open(test_data / "corpus" / f"{name}.jsonl.zst", "rt", encoding="utf-8", newline="\n") as file:
+            with zstandard.open(
+                test_data / "corpus" / f"{name}.jsonl.zst",
+                "rt",
+                encoding="utf-8",
+                newline="\n",
+            ) as file:
                 for record in map(json.loads, file):
                     if record["meta"]["pile_set_name"] == kind and room > 0:
                         lines.append(record["text"][:20_000])
@@ -120,10 +154,19 @@ def of_kinds(test_data, tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_text_of_another_kind_is_warned_of_and_held_out_text_of_the_same_is_not(of_kinds, tmp_path, kind):
+def test_text_of_another_kind_is_warned_of_and_held_out_text_of_the_same_is_not(
+    of_kinds,
+    tmp_path,
+    kind,
+):
     for counted, (counts, _) in of_kinds.items():
         out = tmp_path / counted
-        slice_text(TextOptions([str(of_kinds[kind][1])], "validation", limit_tokens=30_000), out, counts=counts, seq_len=256)
+        slice_text(
+            TextOptions([str(of_kinds[kind][1])], "validation", limit_tokens=30_000),
+            out,
+            counts=counts,
+            seq_len=256,
+        )
         manifest = artifacts.read_manifest(out / "tokens.parquet")
         found = look(out, manifest, summarise_slices(out / "tokens.parquet")).json()
         assert ("of another kind of text" in (found["warning"] or "")) == (counted != kind), (

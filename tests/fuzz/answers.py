@@ -1,7 +1,9 @@
-"""Flipped bits and the numbers that commands print: `python -m tests.fuzz.answers [--seconds 3600] [--seed 0]`.
+"""Flipped bits and the numbers that commands print: `python -m tests.fuzz.answers [--seconds 3600]
+[--seed 0]`.
 
-One bit of one file is flipped, then a command that reads it runs: it prints the numbers that it printed before, or refuses with a line.
-Files are results, finished and unfinished. What is found is printed with the seed that finds it again.
+One bit of one file is flipped, then a command that reads it runs: it prints the numbers that it
+printed before, or refuses with a line. Files are results, finished and unfinished. What is found is
+printed with the seed that finds it again.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ _MODELS = "control:recall control:bigram"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A command whose numbers are compared, and the files (globs) of which a bit is flipped before it runs."""
+    """A command whose numbers are compared, and the files (globs) of which a bit is flipped before
+    it runs."""
 
     command: str
     files: Sequence[str]
@@ -40,17 +43,30 @@ class Question:
 
 FINISHED = {
     "count": Question("count @/text.jsonl -o @/counts.duckdb --json", ["counts.duckdb"]),
-    "slice": Question("slice @/text.jsonl --counts @/counts.duckdb -o @/slices --seq-len 32 --json", ["slices/*.parquet", "counts.duckdb"]),
-    "slice again": Question(
-        "slice @/text.jsonl --counts @/counts.duckdb -o @/slices --seq-len 32 --force --json", ["slices/sequences.parquet", "counts.duckdb"]
+    "slice": Question(
+        "slice @/text.jsonl --counts @/counts.duckdb -o @/slices --seq-len 32 --json",
+        ["slices/*.parquet", "counts.duckdb"],
     ),
-    "score": Question(f"score control:bigram {_SLICES} --json", ["slices/scores/control-bigram*", "slices/sequences.parquet"]),
+    "slice again": Question(
+        "slice @/text.jsonl --counts @/counts.duckdb -o @/slices --seq-len 32 --force --json",
+        ["slices/sequences.parquet", "counts.duckdb"],
+    ),
+    "score": Question(
+        f"score control:bigram {_SLICES} --json",
+        ["slices/scores/control-bigram*", "slices/sequences.parquet"],
+    ),
     "score anew": Question(
         f"score control:recall --stride 8 --context 16 --counts @/counts.duckdb {_SLICES} --force --json",
         ["slices/sequences.parquet", "counts.duckdb"],
     ),
-    "gap": Question(f"gap {_MODELS} {_SLICES} --force --json", ["slices/*.parquet", "slices/scores/*.parquet"]),
-    "profile": Question("profile --slices @/slices -o @/profile --json", ["profile/*", "slices/*.parquet"]),
+    "gap": Question(
+        f"gap {_MODELS} {_SLICES} --force --json",
+        ["slices/*.parquet", "slices/scores/*.parquet"],
+    ),
+    "profile": Question(
+        "profile --slices @/slices -o @/profile --json",
+        ["profile/*", "slices/*.parquet"],
+    ),
     "profile anew": Question("profile --slices @/slices -o @/other --json", ["slices/*.parquet"]),
     "eval-recall": Question(
         "eval-recall control:copy control:unigram --data @/rows.jsonl --counts @/counts.duckdb -o @/evals --json",
@@ -60,7 +76,10 @@ FINISHED = {
         "mqar control:recall --counts @/counts.duckdb -o @/mqar --pairs 4 --samples 2 --seq-len 32 --json",
         ["mqar/queries/*/*", "mqar/fillers/*/*", "mqar/compared/*/*"],
     ),
-    "report": Question("report @/slices -o @/page.html", ["slices/gap/*/*.parquet", "slices/*.parquet", "slices/scores/*.parquet"]),
+    "report": Question(
+        "report @/slices -o @/page.html",
+        ["slices/gap/*/*.parquet", "slices/*.parquet", "slices/scores/*.parquet"],
+    ),
 }
 """Commands that read finished results."""
 
@@ -71,16 +90,21 @@ UNFINISHED = {
         f"score control:recall --stride 8 --context 16 --counts @/counts.duckdb {_SLICES} --batch-tokens 64 --force --json",
         ["slices/scores/.*.partial/*"],
     ),
-    "profile": Question("profile @/text.jsonl -o @/new --seq-len 8 --boundary document --json", ["new/slices/.*.partial/*"]),
+    "profile": Question(
+        "profile @/text.jsonl -o @/new --seq-len 8 --boundary document --json",
+        ["new/slices/.*.partial/*"],
+    ),
     "mqar": Question(
-        "mqar control:bigram --counts @/counts.duckdb -o @/new --pairs 4 --samples 40 --seq-len 32 --json", ["new/queries/*/.*.partial/*"]
+        "mqar control:bigram --counts @/counts.duckdb -o @/new --pairs 4 --samples 40 --seq-len 32 --json",
+        ["new/queries/*/.*.partial/*"],
     ),
 }
 """Commands that resume work that was killed."""
 
 
 def kill_at(share: float, question: Question, folder: Path) -> None:
-    """Runs a question's command in a process that ends itself after a share of what it does to files."""
+    """Runs a question's command in a process that ends itself after a share of what it does to
+    files."""
     words = [word.replace("@", str(folder)) for word in question.command.split()]
     context = multiprocessing.get_context("forkserver")
     with copy_of(folder) as whole:
@@ -109,7 +133,10 @@ def numbers(outcome: Outcome, folder: Path) -> Any:
     """What a command printed, without times and places; of a page, its bytes."""
     page = folder / "page.html"
     if page.exists():
-        return re.sub(r"[0-9.]+ (ms|s|min)", "", page.read_text(encoding="utf-8")).replace(str(folder), "@")
+        return re.sub(r"[0-9.]+ (ms|s|min)", "", page.read_text(encoding="utf-8")).replace(
+            str(folder),
+            "@",
+        )
     return _without(json.loads(outcome.out.replace(str(folder), "@")))
 
 
@@ -120,14 +147,18 @@ def _without(value: Any) -> Any:
 
 
 def check(made: Path, question: Question, seed: int, wanted: Any) -> str:
-    """Flips one bit, cuts the file there or puts zeros there, and asks; what is wrong with the answer, or nothing."""
+    """Flips one bit, cuts the file there or puts zeros there, and asks; what is wrong with the
+    answer, or nothing."""
     drawn = random.Random(seed)
     with copy_of(made) as folder:
         files = sorted({path for glob in question.files for path in folder.glob(glob) if path.is_file() and path.stat().st_size})
         path = drawn.choice(files)
         content = bytearray(path.read_bytes())
         # Half of the flips are within the last kilobyte, where the footers of tables are.
-        at = drawn.randrange(max(0, len(content) - 1024) if drawn.random() < 0.5 else 0, len(content))
+        at = drawn.randrange(
+            max(0, len(content) - 1024) if drawn.random() < 0.5 else 0,
+            len(content),
+        )
         how = drawn.choices(["flipped", "cut", "zeroed"], [8, 1, 1])[0]
         if how == "flipped":
             content[at] ^= 1 << drawn.randrange(8)

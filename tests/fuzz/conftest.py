@@ -1,4 +1,5 @@
-"""Good work of every kind, small, for the fuzzing tests to damage: counts, slices, scores, a gap, a profile, evaluations."""
+"""Good work of every kind, small, for the fuzzing tests to damage: counts, slices, scores, a gap, a
+profile, evaluations."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from tests.fuzz.harness import assert_manners, invoke
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
-    """A folder with `text.jsonl`, `rows.jsonl`, `counts.duckdb`, `slices` (scored and compared), `profile`, `evals` and `mqar`."""
+    """A folder with `text.jsonl`, `rows.jsonl`, `counts.duckdb`, `slices` (scored and compared),
+    `profile`, `evals` and `mqar`."""
     return make(tmp_path_factory.mktemp("fuzz") / "made")
 
 
@@ -29,8 +31,31 @@ def make(folder: Path) -> Path:
         ("slice", text, "--counts", counts, "-o", slices, "--seq-len", 32),
         ("gap", "control:recall", "control:bigram", "--slices", slices),
         ("profile", "--slices", slices, "-o", folder / "profile"),
-        ("eval-recall", "control:copy", "control:unigram", "--data", folder / "rows.jsonl", "--counts", counts, "-o", folder / "evals"),
-        ("mqar", "control:recall", "--counts", counts, "-o", folder / "mqar", "--pairs", 4, "--samples", 2, "--seq-len", 32),
+        (
+            "eval-recall",
+            "control:copy",
+            "control:unigram",
+            "--data",
+            folder / "rows.jsonl",
+            "--counts",
+            counts,
+            "-o",
+            folder / "evals",
+        ),
+        (
+            "mqar",
+            "control:recall",
+            "--counts",
+            counts,
+            "-o",
+            folder / "mqar",
+            "--pairs",
+            4,
+            "--samples",
+            2,
+            "--seq-len",
+            32,
+        ),
     ):
         assert assert_manners(invoke(*command)).status == 0, command
     return folder

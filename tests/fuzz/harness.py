@@ -1,4 +1,5 @@
-"""The command line run in this process, and what it must keep whatever it is given: an exit status and one line, never a traceback."""
+"""The command line run in this process, and what it must keep whatever it is given: an exit status
+and one line, never a traceback."""
 
 from __future__ import annotations
 
@@ -16,7 +17,10 @@ from recallkit import cli
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a command ended. `escaped` is the traceback of an exception that no line was made of, else empty."""
+    """How a command ended.
+
+    `escaped` is the traceback of an exception that no line was made of, else empty.
+    """
 
     arguments: tuple[str, ...]
     status: int
@@ -42,7 +46,8 @@ class Outcome:
 
 
 def invoke(*arguments: object) -> Outcome:
-    """Runs `recallkit ARGUMENTS` here: quicker than a process for each of thousands of damaged files."""
+    """Runs `recallkit ARGUMENTS` here: quicker than a process for each of thousands of damaged
+    files."""
     words = tuple(str(a) for a in arguments)
     out, err = io.StringIO(), io.StringIO()
     status, escaped = 0, ""

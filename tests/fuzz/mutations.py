@@ -1,4 +1,5 @@
-"""Damage: strategies that change good files, byte by byte and field by field, into what disks, tools and people make of them."""
+"""Damage: strategies that change good files, byte by byte and field by field, into what disks,
+tools and people make of them."""
 
 from __future__ import annotations
 
@@ -13,12 +14,14 @@ Damage = Callable[[Path], None]
 """Changes a file in place."""
 
 
-# ---------------------------------------------------------------------------------------------------------------- bytes
+# ----------------------------------------------------------------------------------------------------------------
+# bytes
 
 
 @st.composite
 def byte_damage(draw: st.DrawFn) -> Damage:
-    """Bits flipped, bytes cut off, inserted, zeroed, or all replaced; places are shares of the file's length."""
+    """Bits flipped, bytes cut off, inserted, zeroed, or all replaced; places are shares of the
+    file's length."""
     kind = draw(st.sampled_from(["flip", "cut", "insert", "zero", "replace", "swap"]))
     place, length = draw(st.floats(0, 1)), draw(st.sampled_from([1, 2, 8, 64, 4096]))
     bit, junk = draw(st.integers(0, 7)), draw(st.binary(min_size=1, max_size=16))
@@ -44,7 +47,8 @@ def byte_damage(draw: st.DrawFn) -> Damage:
     return damage
 
 
-# --------------------------------------------------------------------------------------------------------------- tables
+# ---------------------------------------------------------------------------------------------------------------
+# tables
 
 COLUMN_TYPES: list[pa.DataType] = [
     pa.int8(),

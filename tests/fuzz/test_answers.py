@@ -1,4 +1,5 @@
-"""A flipped bit changes no number that is printed: what `make fuzz` does for an hour, a few of each."""
+"""A flipped bit changes no number that is printed: what `make fuzz` does for an hour, a few of
+each."""
 
 from __future__ import annotations
 
@@ -14,19 +15,31 @@ FEW = 3
 QUICK = ("slice", "score", "gap", "count")
 
 
-@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FINISHED])
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FINISHED],
+)
 def test_finished_results_answer_rightly_or_not_at_all(made: Path, name: str) -> None:
     wanted = answer(made, FINISHED[name])
     assert not [found for seed in range(FEW) if (found := check(made, FINISHED[name], seed, wanted))]
 
 
-@pytest.mark.parametrize("name", [name if name == "count" else pytest.param(name, marks=pytest.mark.slow) for name in UNFINISHED])
-def test_unfinished_work_answers_rightly_or_not_at_all(made: Path, warm: ForkServerContext, name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "count" else pytest.param(name, marks=pytest.mark.slow) for name in UNFINISHED],
+)
+def test_unfinished_work_answers_rightly_or_not_at_all(
+    made: Path,
+    warm: ForkServerContext,
+    name: str,
+) -> None:
     with copy_of(made) as folder:
         kill_at(0.6, UNFINISHED[name], folder)
         wanted = answer(folder, UNFINISHED[name])
         rows = [found if isinstance(found, list) else [found] for found in (wanted, answer(made, UNFINISHED[name]))]
-        digest = {"sequences_digest": None}  # it depends on the size of groups, which is smaller in a process that is killed
+        digest = {
+            "sequences_digest": None,
+        }  # it depends on the size of groups, which is smaller in a process that is killed
         assert [row | digest for row in rows[0]] == [row | digest for row in rows[1]]
         assert not [found for seed in range(2 * FEW) if (found := check(folder, UNFINISHED[name], seed, wanted))]
 
@@ -40,5 +53,10 @@ def test_a_part_of_unfinished_slices_that_is_missing_or_empty_is_a_line(made: Pa
             kill_at(0.6, question, folder)
             (part, *_) = sorted(folder.glob("new/.sequences.parquet.partial/part-*"))
             damage(part)
-            assert_refused(question.ask(folder), part.name, "missing or damaged", "run the same command again")
+            assert_refused(
+                question.ask(folder),
+                part.name,
+                "missing or damaged",
+                "run the same command again",
+            )
             assert numbers(question.ask(folder), folder) == wanted

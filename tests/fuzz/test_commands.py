@@ -1,4 +1,5 @@
-"""What damage and names from data did to commands, found by fuzzing: each ends with a status and one line that names it."""
+"""What damage and names from data did to commands, found by fuzzing: each ends with a status and
+one line that names it."""
 
 from __future__ import annotations
 
@@ -42,7 +43,19 @@ def test_deep_json_beside_a_model(small_slices: Path, tmp_path: Path) -> None:
         assert assert_manners(invoke(*command)).status == 1
 
 
-NAMES = ["'; DROP TABLE bigrams; --", "\x1b[31mred", "a\nb", "x" * 4_000, "\x00", "ALL", "", "\u202ertl", "{}", "$source", "a" * 200]
+NAMES = [
+    "'; DROP TABLE bigrams; --",
+    "\x1b[31mred",
+    "a\nb",
+    "x" * 4_000,
+    "\x00",
+    "ALL",
+    "",
+    "\u202ertl",
+    "{}",
+    "$source",
+    "a" * 200,
+]
 
 
 def test_sources_of_any_name(small_slices: Path, tmp_path: Path) -> None:
@@ -50,7 +63,16 @@ def test_sources_of_any_name(small_slices: Path, tmp_path: Path) -> None:
     rows = [{"text": "the cat sat on the cat " * 3 + str(i), "meta": {"pile_set_name": name}} for i in range(3) for name in NAMES]
     text.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for command in (
-        ("slice", text, "--counts", small_slices.parent / "counts.duckdb", "-o", slices, "--seq-len", 32),
+        (
+            "slice",
+            text,
+            "--counts",
+            small_slices.parent / "counts.duckdb",
+            "-o",
+            slices,
+            "--seq-len",
+            32,
+        ),
         ("profile", "--slices", slices, "-o", tmp_path / "profile"),
         ("gap", "control:recall", "control:bigram", "--slices", slices),
         ("tokens", slices),

@@ -1,4 +1,5 @@
-"""Manifests of strangers: a field that is missing or of another type, with digests that fit, is a line that names it."""
+"""Manifests of strangers: a field that is missing or of another type, with digests that fit, is a
+line that names it."""
 
 from __future__ import annotations
 
@@ -22,11 +23,31 @@ _RECALL = "eval-recall control:copy control:unigram --data @/rows.jsonl --counts
 _MQAR = "mqar control:recall --counts @/counts.duckdb -o @/mqar --pairs 4 --samples 2 --seq-len 32"
 
 USES = {
-    "slices/tokens.parquet": ["report @/slices -o @/p.html", f"{_GAP} --force", "tokens @/slices", "verify @", f"profile {_S} -o @/new"],
+    "slices/tokens.parquet": [
+        "report @/slices -o @/p.html",
+        f"{_GAP} --force",
+        "tokens @/slices",
+        "verify @",
+        f"profile {_S} -o @/new",
+    ],
     "slices/sequences.parquet": ["tokens @/slices", f"score control:unigram {_S}", "verify @"],
-    "slices/scores/control-recall*.parquet": ["report @/slices -o @/p.html", f"{_GAP} --force", f"score control:recall {_S}", "verify @"],
-    "slices/gap/*/gap.parquet": ["report @/slices -o @/p.html", f"{_GAP} --full", "tokens @/slices", "verify @"],
-    "profile/profile.parquet": ["report @/profile -o @/p.html", f"profile {_S} -o @/profile", "verify @"],
+    "slices/scores/control-recall*.parquet": [
+        "report @/slices -o @/p.html",
+        f"{_GAP} --force",
+        f"score control:recall {_S}",
+        "verify @",
+    ],
+    "slices/gap/*/gap.parquet": [
+        "report @/slices -o @/p.html",
+        f"{_GAP} --full",
+        "tokens @/slices",
+        "verify @",
+    ],
+    "profile/profile.parquet": [
+        "report @/profile -o @/p.html",
+        f"profile {_S} -o @/profile",
+        "verify @",
+    ],
     "evals/compared/*/recall.parquet": ["report @/evals -o @/p.html", _RECALL, "verify @"],
     "evals/documents/control-copy*/*.parquet": [_RECALL, f"{_RECALL} --force", "verify @"],
     "mqar/compared/*/mqar.parquet": ["report @/mqar -o @/p.html", _MQAR, "verify @"],
@@ -35,7 +56,25 @@ USES = {
 """A table -> commands that read its manifest."""
 
 GONE = object()
-VALUES = [None, 5, -1, 10**12, 10**400, 1.5, float("nan"), True, "x", "../x", "/x", [], [1], {}, {"a": 1}, GONE, GONE]
+VALUES = [
+    None,
+    5,
+    -1,
+    10**12,
+    10**400,
+    1.5,
+    float("nan"),
+    True,
+    "x",
+    "../x",
+    "/x",
+    [],
+    [1],
+    {},
+    {"a": 1},
+    GONE,
+    GONE,
+]
 
 Place = tuple[str | int, ...]
 
@@ -79,7 +118,8 @@ def replace_table(path: Path, table: pa.Table) -> None:
 
 
 def rewrite(path: Path, place: Place, other: Any) -> None:
-    """Puts another value into the manifest of a result, in its list and in the footers of its tables, with digests that fit."""
+    """Puts another value into the manifest of a result, in its list and in the footers of its
+    tables, with digests that fit."""
     listing = list_of(path)
     facts = artifacts.read_json(listing)
     for name in facts["members"]:
@@ -88,7 +128,9 @@ def rewrite(path: Path, place: Place, other: Any) -> None:
             content = pq.ParquetFile(table, pre_buffer=False).read(use_threads=False)
             footer = {
                 **content.schema.metadata,
-                artifacts.MANIFEST_KEY: json.dumps(changed(artifacts.footer_facts(table), place, other)).encode(),
+                artifacts.MANIFEST_KEY: json.dumps(
+                    changed(artifacts.footer_facts(table), place, other),
+                ).encode(),
             }
             pq.write_table(content.replace_schema_metadata(footer), table)
             facts["members"][name] = artifacts.describe(table)
@@ -135,10 +177,19 @@ def test_a_column_of_another_type_is_a_line(made: Path, glob: str, command: str)
         for name in table.column_names[:4]:
             place = table.column_names.index(name)
             texts = pa.array([[0]] * table.num_rows)
-            for other in (table.drop_columns(name), table.set_column(place, name, texts), table.append_column(name, texts)):
+            for other in (
+                table.drop_columns(name),
+                table.set_column(place, name, texts),
+                table.append_column(name, texts),
+            ):
                 replace_table(path, other)
                 outcome = invoke(*command.replace("@", str(folder)).split())
-                assert_refused(outcome, path.name, f"its column {name} is missing or of another type", "--force")
+                assert_refused(
+                    outcome,
+                    path.name,
+                    f"its column {name} is missing or of another type",
+                    "--force",
+                )
 
 
 @pytest.mark.slow

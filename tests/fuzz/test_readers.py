@@ -57,7 +57,9 @@ def good_file(path: Path) -> Path:
     elif path.name.endswith(".json"):
         path.write_text(json.dumps(records))
     elif path.name.endswith(".csv"):
-        path.write_text("id,text\n" + "".join(f'{record["id"]},"{record["text"]}"\n' for record in records))
+        path.write_text(
+            "id,text\n" + "".join(f'{record["id"]},"{record["text"]}"\n' for record in records),
+        )
     elif path.name.endswith(".zst"):
         path.write_bytes(zstandard.compress(content))
     else:
@@ -65,13 +67,31 @@ def good_file(path: Path) -> Path:
     return path
 
 
-SUFFIXES = [".jsonl", ".jsonl.zst", ".jsonl.gz", ".parquet", ".txt", ".json", ".csv", ".arrow", "-ids.arrow", ".npy", ".bin", "-header.bin"]
+SUFFIXES = [
+    ".jsonl",
+    ".jsonl.zst",
+    ".jsonl.gz",
+    ".parquet",
+    ".txt",
+    ".json",
+    ".csv",
+    ".arrow",
+    "-ids.arrow",
+    ".npy",
+    ".bin",
+    "-header.bin",
+]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @given(damage=byte_damage(), more=byte_damage())
 @settings(max_examples=15, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_damaged_shards_are_read_or_refused(tmp_path: Path, suffix: str, damage: Damage, more: Damage) -> None:
+def test_damaged_shards_are_read_or_refused(
+    tmp_path: Path,
+    suffix: str,
+    damage: Damage,
+    more: Damage,
+) -> None:
     path = good_file(tmp_path / f"shard{suffix}")
     damage(path)
     read(path)
@@ -85,8 +105,14 @@ ODD_COLUMNS = {
     "a date beyond Python's": pa.array([2**30, 2**30], pa.int32()).cast(pa.date32()),
     "a duration beyond Python's": pa.array([2**62, 2**62]).cast(pa.duration("s")),
     "a time zone that is none": pa.array([1, 2]).cast(pa.timestamp("us", tz="Nowhere/At_all")),
-    "a map of one key twice": pa.array([[("a", "b"), ("a", "c")]] * 2, pa.map_(pa.string(), pa.string())),
-    "a struct of one name twice": pa.StructArray.from_arrays([pa.array(["x", "y"])] * 2, names=["a", "a"]),
+    "a map of one key twice": pa.array(
+        [[("a", "b"), ("a", "c")]] * 2,
+        pa.map_(pa.string(), pa.string()),
+    ),
+    "a struct of one name twice": pa.StructArray.from_arrays(
+        [pa.array(["x", "y"])] * 2,
+        names=["a", "a"],
+    ),
     "bytes in a list": pa.array([[b"\xff"], []]),
     "an infinite number": pa.array([np.inf, np.nan]),
 }
@@ -94,7 +120,8 @@ ODD_COLUMNS = {
 
 @pytest.mark.parametrize("kind", ODD_COLUMNS)
 def test_columns_of_every_type(tmp_path: Path, kind: str) -> None:
-    """A text that is none is a bad record; a source or an id of an odd type is none, or what it is written as."""
+    """A text that is none is a bad record; a source or an id of an odd type is none, or what it is
+    written as."""
     path, column = tmp_path / "odd.parquet", ODD_COLUMNS[kind]
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or pa.types.is_dictionary(column.type)
     for name in ("text", "meta", "source", "id"):
@@ -136,7 +163,9 @@ def test_deep_records(tmp_path: Path) -> None:
 
 def test_halves_of_characters_and_zeros(tmp_path: Path) -> None:
     path = tmp_path / "odd.jsonl"
-    path.write_bytes(b'{"text":"a \\ud800 b"}\n{"text":"a\\u0000b"}\n\0\0\0\n{"text":"c","meta":{"pile_set_name":"\\udfff"}}\n')
+    path.write_bytes(
+        b'{"text":"a \\ud800 b"}\n{"text":"a\\u0000b"}\n\0\0\0\n{"text":"c","meta":{"pile_set_name":"\\udfff"}}\n',
+    )
     assert read(path) == ["a\x00b"]
 
 
@@ -145,7 +174,11 @@ def test_halves_of_characters_and_zeros(tmp_path: Path) -> None:
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
         lambda inner: (
             st.lists(inner, max_size=3)
-            | st.dictionaries(st.sampled_from(["text", "meta", "pile_set_name", "source", "id", ""]), inner, max_size=4)
+            | st.dictionaries(
+                st.sampled_from(["text", "meta", "pile_set_name", "source", "id", ""]),
+                inner,
+                max_size=4,
+            )
         ),
         max_leaves=8,
     )
@@ -159,7 +192,8 @@ def test_any_json_is_a_document_or_a_bad_record(tmp_path: Path, record: object) 
     assert found[-1] == "last"
 
 
-# ---------------------------------------------------------------------------------------------------------------- bombs
+# ----------------------------------------------------------------------------------------------------------------
+# bombs
 
 MEASURED = """
 import sys
@@ -171,7 +205,8 @@ try:
     print(sum(len(d.text) for d in open_corpus([sys.argv[1]], CorpusOptions()).documents()))
 except UserError as error:
     print(error.line()[:300])
-# The system's record for this program alone: getrusage carries over the peak of the process that started it.
+# The system's record for this program alone: getrusage carries over the peak of the process that
+# started it.
 print(int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) // 1024)
 """
 
@@ -179,7 +214,14 @@ print(int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0
 def measured(path: Path) -> tuple[str, int]:
     """What a reader said of a file, and the most memory (MB) it took, all of its process."""
     command = [sys.executable, "-c", MEASURED, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=200,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     said, megabytes = done.stdout.splitlines()
     return said, int(megabytes)
 
@@ -196,7 +238,11 @@ def bomb(path: Path, block: bytes, megabytes: int) -> Path:
 
 
 @pytest.mark.parametrize(("suffix", "megabytes"), [("zst", 2_000), ("gz", 500)])
-def test_a_line_of_gigabytes_is_told_in_constant_memory(tmp_path: Path, suffix: str, megabytes: int) -> None:
+def test_a_line_of_gigabytes_is_told_in_constant_memory(
+    tmp_path: Path,
+    suffix: str,
+    megabytes: int,
+) -> None:
     path = bomb(tmp_path / f"bomb.jsonl.{suffix}", bytes(1 << 20), megabytes)
     assert path.stat().st_size < 2_000_000
     said, most = measured(path)
@@ -215,7 +261,13 @@ def test_a_parquet_cell_of_gigabytes_is_never_decoded(tmp_path: Path) -> None:
     """A footer tells the sizes of columns before they are decoded."""
     path = tmp_path / "bomb.parquet"
     zeros = pa.array([bytes(1 << 29)], pa.large_binary()).view(pa.large_string())
-    pq.write_table(pa.table({"text": zeros}), path, compression="zstd", use_dictionary=False, write_statistics=False)
+    pq.write_table(
+        pa.table({"text": zeros}),
+        path,
+        compression="zstd",
+        use_dictionary=False,
+        write_statistics=False,
+    )
     del zeros
     assert path.stat().st_size < 200_000
     said, most = measured(path)

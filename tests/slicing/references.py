@@ -8,7 +8,9 @@ from recallkit.counting.ngram_hash import ngram_hash
 from recallkit.slicing.label_kernels import NO_DISTANCE
 
 
-def label_bigrams_reference(ids: list[int]) -> tuple[list[int], list[int], list[int], list[int], list[bool]]:
+def label_bigrams_reference(
+    ids: list[int],
+) -> tuple[list[int], list[int], list[int], list[int], list[bool]]:
     """`label_bigrams` of one sequence, as each label is defined."""
     places: dict[tuple[int, int], list[int]] = {}
     rows = []
@@ -17,7 +19,15 @@ def label_bigrams_reference(ids: list[int]) -> tuple[list[int], list[int], list[
         earlier = places.setdefault((key, token), [])
         if earlier:
             since = [ids[at + 1] for at in range(earlier[-1], place - 1) if ids[at] == key]
-            rows.append((place - earlier[-1], place - earlier[0], len(earlier), 0, any(other != token for other in since)))
+            rows.append(
+                (
+                    place - earlier[-1],
+                    place - earlier[0],
+                    len(earlier),
+                    0,
+                    any(other != token for other in since),
+                )
+            )
         else:
             rows.append((NO_DISTANCE, NO_DISTANCE, 0, 1 if token in ids[:place] else 2, False))
         earlier.append(place)
@@ -39,15 +49,19 @@ def longest_matches_reference(ids: list[int]) -> list[int]:
 
 
 def first_occurrences_reference(ids: list[int]) -> list[int]:
-    """The row in which each bigram of one sequence occurs first; there is a row for every id but the first."""
+    """The row in which each bigram of one sequence occurs first; there is a row for every id but
+    the first."""
     bigrams = list(itertools.pairwise(ids))
     return [bigrams.index(bigram) for bigram in bigrams]
 
 
 def copies_reference(
-    ids: list[int], in_training: dict[int, set[tuple[int, ...]]], largest: int
+    ids: list[int],
+    in_training: dict[int, set[tuple[int, ...]]],
+    largest: int,
 ) -> tuple[list[int], dict[int, tuple[int, int]]]:
-    """The mark of each id (see `CopyFinder`), and of the n-grams of each size how many are sampled, and how many of these in training."""
+    """The mark of each id (see `CopyFinder`), and of the n-grams of each size how many are sampled,
+    and how many of these in training."""
     marks, counts = [0] * len(ids), {}
     for size in sorted(in_training):
         sampled = [at for at in range(len(ids) - size + 1) if ngram_hash(ids[at : at + size]) <= largest]

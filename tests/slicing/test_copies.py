@@ -1,4 +1,5 @@
-"""Copies of training text are found where they are, across sequences and row groups; with a sample, as often as its fraction says."""
+"""Copies of training text are found where they are, across sequences and row groups; with a sample,
+as often as its fraction says."""
 
 from __future__ import annotations
 
@@ -22,29 +23,51 @@ EVERYTHING = 2**64 - 1
 
 
 def known_of(ngrams: set[tuple[int, ...]], size: int, largest: int = EVERYTHING) -> NgramHashes:
-    return NgramHashes(size, np.array(sorted(h for h in map(ngram_hash, ngrams) if h <= largest), np.uint64), largest)
+    return NgramHashes(
+        size,
+        np.array(sorted(h for h in map(ngram_hash, ngrams) if h <= largest), np.uint64),
+        largest,
+    )
 
 
-def as_groups(documents: list[list[int]], boundary: str, seq_len: int, per_group: int) -> list[pa.Table]:
+def as_groups(
+    documents: list[list[int]],
+    boundary: str,
+    seq_len: int,
+    per_group: int,
+) -> list[pa.Table]:
     """The ids of documents as row groups of `sequences.parquet`, as far as they are read."""
     numbered = [[(i, n) for i in document] for n, document in enumerate(documents)]
     streams = numbered if boundary == "document" else [[row for document in numbered for row in document]]
     sequences = [stream[at : at + seq_len + 1] for stream in streams for at in range(0, len(stream) - 1, seq_len)]
     rows = [{"tokens": [i for i, _ in s], "span_documents": list(dict.fromkeys(n for _, n in s))} for s in sequences]
-    schema = pa.schema([("tokens", pa.list_(pa.uint32())), ("span_documents", pa.list_(pa.int32()))])
+    schema = pa.schema(
+        [("tokens", pa.list_(pa.uint32())), ("span_documents", pa.list_(pa.int32()))],
+    )
     return [pa.Table.from_pylist(rows[at : at + per_group], schema=schema) for at in range(0, len(rows), per_group)]
 
 
 @pytest.mark.parametrize("boundary", ["pack", "document"])
 @settings(max_examples=60)
 @given(
-    documents=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=40), min_size=1, max_size=6),
+    documents=st.lists(
+        st.lists(st.integers(0, 2), min_size=1, max_size=40),
+        min_size=1,
+        max_size=6,
+    ),
     seq_len=st.integers(1, 9),
     per_group=st.integers(1, 3),
     trained=st.lists(st.lists(st.integers(0, 2), max_size=30), max_size=3),
     largest=st.sampled_from([EVERYTHING, EVERYTHING // 3]),
 )
-def test_marks_are_those_of_the_definition(boundary, documents, seq_len, per_group, trained, largest):
+def test_marks_are_those_of_the_definition(
+    boundary,
+    documents,
+    seq_len,
+    per_group,
+    trained,
+    largest,
+):
     sizes = (3, 8)
     in_training = {size: {tuple(t[i : i + size]) for t in trained for i in range(len(t) - size + 1)} for size in sizes}
     streams = documents if boundary == "document" else [[i for document in documents for i in document]]
@@ -56,12 +79,15 @@ def test_marks_are_those_of_the_definition(boundary, documents, seq_len, per_gro
     for size in sizes:
         counted = [counts[size] for stream, (_, counts) in zip(streams, wanted, strict=True) if len(stream) > 1]
         found = finder.summary()["ngrams"][str(size)]
-        assert (found["sampled"], found["found"]) == tuple(map(sum, zip((0, 0), *counted, strict=True)))
+        assert (found["sampled"], found["found"]) == tuple(
+            map(sum, zip((0, 0), *counted, strict=True)),
+        )
 
 
 @pytest.mark.parametrize("fraction", [0.02, 0.1])
 def test_planted_copies_are_found_as_often_as_their_length_says(fraction):
-    """A copy of L ids has L - 12 n-grams, each of which is sampled or not: it is missed with probability (1 - fraction)^(L - 12)."""
+    """A copy of L ids has L - 12 n-grams, each of which is sampled or not: it is missed with
+    probability (1 - fraction)^(L - 12)."""
     rng = np.random.default_rng(7)
     largest = int(fraction * 2**64)
     for length in (13, 30, 60):
@@ -70,7 +96,9 @@ def test_planted_copies_are_found_as_often_as_their_length_says(fraction):
         between = rng.integers(0, 50_000, (3000, 20))
         text = np.concatenate([between, copies], axis=1).ravel().tolist()
         finder = CopyFinder([known_of(ngrams, 13, largest)])
-        marks = np.concatenate([marked for _, marked in finder.marked(as_groups([text], "pack", 512, 16))])
+        marks = np.concatenate(
+            [marked for _, marked in finder.marked(as_groups([text], "pack", 512, 16))],
+        )
         per_copy = np.concatenate([[0], marks]).reshape(3000, -1) > 0
         assert not per_copy[:, :20].any(), "what was not copied is marked"
         expected = 1 - (1 - fraction) ** (length - 12)
@@ -78,7 +106,10 @@ def test_planted_copies_are_found_as_often_as_their_length_says(fraction):
         assert abs(per_copy.any(axis=1).mean() - expected) < 4 * error
         summary = finder.summary()["ngrams"]["13"]
         share = (length - 12) / (length + 20)  # of the n-grams, these are in training: an estimate that needs no more than the sample
-        assert summary["found"] / summary["sampled"] == pytest.approx(share, abs=4 * np.sqrt(share * (1 - share) / summary["sampled"]))
+        assert summary["found"] / summary["sampled"] == pytest.approx(
+            share,
+            abs=4 * np.sqrt(share * (1 - share) / summary["sampled"]),
+        )
 
 
 def sliced(tmp_path, train: list[str], valid: list[str], **options) -> tuple[pl.DataFrame, dict]:
@@ -86,7 +117,13 @@ def sliced(tmp_path, train: list[str], valid: list[str], **options) -> tuple[pl.
     text = TextOptions([paths["train"]], "train")
     counting.count(text, tmp_path / "counts.duckdb", options=CountingOptions(**options), force=True)
     text = TextOptions([paths["valid"]], "validation")
-    manifest = slicing.slice_text(text, tmp_path / "slices", counts=tmp_path / "counts.duckdb", seq_len=64, force=True)
+    manifest = slicing.slice_text(
+        text,
+        tmp_path / "slices",
+        counts=tmp_path / "counts.duckdb",
+        seq_len=64,
+        force=True,
+    )
     return pl.read_parquet(tmp_path / "slices" / "tokens.parquet"), manifest
 
 

@@ -1,4 +1,5 @@
-"""Slices as data: each predicate against its sentence, token by token, expressions of users, and what is refused."""
+"""Slices as data: each predicate against its sentence, token by token, expressions of users, and
+what is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ ROWS = pa.table(
         "train_count": pa.array([5, 6, 5, 6, 0], pa.int64()),
         "ar_hit": [True, False, False, False, True],
         "in_training": pa.array([0, 13, None, 50, 0], pa.int8()),
-        "context_class": pa.array(["bigram", "bigram", "new", "token", "bigram"]).dictionary_encode(),
+        "context_class": pa.array(
+            ["bigram", "bigram", "new", "token", "bigram"],
+        ).dictionary_encode(),
         "overwritten": [False, True, False, False, True],
         "word_repeated": [True, True, False, False, True],
         "word_folded": [True, True, True, False, True],
@@ -55,27 +58,58 @@ def found(*slices: str, max_count: int = 5) -> list[list[int]]:
 
 
 def test_built_in_slices_are_what_their_sentences_say():
-    assert found("all", "ar_hit", "other", "repeated", "first_rare") == [[0, 1, 2, 3, 4], [0, 4], [1, 2, 3], [0, 1, 4], [2]]
+    assert found("all", "ar_hit", "other", "repeated", "first_rare") == [
+        [0, 1, 2, 3, 4],
+        [0, 4],
+        [1, 2, 3],
+        [0, 1, 4],
+        [2],
+    ]
     assert found("overwritten", "not_overwritten", "x=overwritten") == [[4], [0], [1, 4]]
-    assert found("copy:k1", "copy:k2", "copy:k3", "copy:k4", "copy:k5") == [[0, 1, 3, 4], [0, 1, 4], [1, 4], [1], []]
-    assert found("rare_word", "folded", "number", "capitalised", "identifier") == [[0, 4], [2], [0, 4], [], []]
-    assert found("function_word", "content_word", "closing_bracket", "opening_bracket") == [[1], [0, 3, 4], [2, 3], [0, 3]]
+    assert found("copy:k1", "copy:k2", "copy:k3", "copy:k4", "copy:k5") == [
+        [0, 1, 3, 4],
+        [0, 1, 4],
+        [1, 4],
+        [1],
+        [],
+    ]
+    assert found("rare_word", "folded", "number", "capitalised", "identifier") == [
+        [0, 4],
+        [2],
+        [0, 4],
+        [],
+        [],
+    ]
+    assert found("function_word", "content_word", "closing_bracket", "opening_bracket") == [
+        [1],
+        [0, 3, 4],
+        [2, 3],
+        [0, 3],
+    ]
     assert found("state_word", "opening_quote", "closing_quote") == [[], [1], [4]]
-    assert found("x=word_kind = 'plain' OR word_count > 5", "x=word_kind IN ('number') AND NOT closes_bracket") == [[1, 3], [0, 4]]
+    assert found(
+        "x=word_kind = 'plain' OR word_count > 5",
+        "x=word_kind IN ('number') AND NOT closes_bracket",
+    ) == [[1, 3], [0, 4]]
     assert found("first_rare", "first_frequent", max_count=6) == [[2, 3], []]
     assert found("first_rare", max_count=10**40) == [[2, 3]]
     classes = [np.flatnonzero(mask).tolist() for mask in members(PARTITION, ROWS, 5)]
     assert classes == [[0, 4], [1], [], [3], [2], []]
     every = [*SLICES.values(), *PARTITION]
     assert all(slice_.sentence.endswith(".") and set(slice_.columns) <= set(COLUMNS) for slice_ in every)
-    assert {"sequence", "source", "token", "match_length", "context_class", "overwritten"} < set(COLUMNS)
+    assert {"sequence", "source", "token", "match_length", "context_class", "overwritten"} < set(
+        COLUMNS,
+    )
 
 
 @pytest.mark.parametrize(
     ("expression", "rows"),
     [
         ("distance > 100", [1, 4]),
-        ("NOT distance > 100", [0]),  # of tokens without a distance it is unknown: they are in neither
+        (
+            "NOT distance > 100",
+            [0],
+        ),  # of tokens without a distance it is unknown: they are in neither
         ("distance IS NULL", [2, 3]),
         ("source = 'it''s' OR source IN ('code', 'law')", [1, 2]),
         ("source LIKE 'w%' AND train_count between 1 and 6", [0, 3]),
@@ -97,7 +131,11 @@ def test_an_expression_is_true_or_false_of_each_token(expression, rows):
         return
     assert found(f"x={expression}") == [rows]
     slice_ = parse_slice(f"  x =  {expression} ")
-    assert (slice_.name, slice_.given, slice_.sentence) == ("x", f"x={expression}", f"Tokens where {expression}.")
+    assert (slice_.name, slice_.given, slice_.sentence) == (
+        "x",
+        f"x={expression}",
+        f"Tokens where {expression}.",
+    )
 
 
 HOSTILE = [
@@ -176,7 +214,19 @@ def test_names_that_cannot_be_are_refused(given_, message):
 
 def test_slices_are_taken_once_and_those_of_every_comparison_not_at_all():
     assert [
-        slice_.given for slice_ in parse_slices(["copy:k4", "ar_hit", "a=repeated", "copy:k4", "other", "a = repeated", "repeated", "all"])
+        slice_.given
+        for slice_ in parse_slices(
+            [
+                "copy:k4",
+                "ar_hit",
+                "a=repeated",
+                "copy:k4",
+                "other",
+                "a = repeated",
+                "repeated",
+                "all",
+            ]
+        )
     ] == [
         "copy:k4",
         "a=repeated",
@@ -185,7 +235,8 @@ def test_slices_are_taken_once_and_those_of_every_comparison_not_at_all():
 
 
 def ngrams_reference(ids: list[int], size: int) -> list[bool]:
-    """Which ids end an n-gram of this size that ended earlier in the sequence, too, the first id left out."""
+    """Which ids end an n-gram of this size that ended earlier in the sequence, too, the first id
+    left out."""
     grams = [tuple(ids[max(0, place - size + 1) : place + 1]) for place in range(len(ids))]
     return [len(grams[place]) == size and grams[place] in grams[:place] for place in range(1, len(ids))]
 
@@ -208,7 +259,11 @@ def test_copies_are_repeated_ngrams(ids):
 def test_the_columns_of_labels_are_the_slices_of_their_names(small_slices):
     rows = pq.read_table(small_slices / "tokens.parquet")
     max_count = pl.read_parquet(small_slices / "tokens.parquet").filter("ar_hit")["train_count"].max()
-    hits, other, repeated, gram = members([parse_slice(name) for name in ("ar_hit", "other", "repeated", "copy:k2")], rows, max_count)
+    hits, other, repeated, gram = members(
+        [parse_slice(name) for name in ("ar_hit", "other", "repeated", "copy:k2")],
+        rows,
+        max_count,
+    )
     assert hits.any()
     assert (hits == rows["ar_hit"].to_numpy()).all()
     assert (other == ~hits).all()

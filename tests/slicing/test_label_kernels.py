@@ -10,22 +10,34 @@ from recallkit.slicing.definitions import CONTEXT_CLASSES
 from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams
 from tests.slicing.references import label_bigrams_reference
 
-id_lists = st.sampled_from([3, 20, 50_000, 2**32 - 1]).flatmap(lambda top: st.lists(st.integers(0, top), min_size=1, max_size=80))
+id_lists = st.sampled_from([3, 20, 50_000, 2**32 - 1]).flatmap(
+    lambda top: st.lists(st.integers(0, top), min_size=1, max_size=80),
+)
 
 
 @settings(max_examples=80)
 @given(st.lists(id_lists, min_size=1, max_size=9), st.integers(1, 3))
 def test_labels_equal_the_reference(sequences, num_threads):
     offsets = np.concatenate([[0], np.cumsum([len(s) for s in sequences])])
-    found = label_bigrams(np.concatenate(sequences).astype(np.uint32), offsets, num_threads=num_threads)
+    found = label_bigrams(
+        np.concatenate(sequences).astype(np.uint32),
+        offsets,
+        num_threads=num_threads,
+    )
     expected = [label_bigrams_reference(s) for s in sequences]
     for labels, of_sequences in zip(found, zip(*expected, strict=True), strict=True):
         assert labels.tolist() == [label for one in of_sequences for label in one]
 
 
 def test_labels_counted_by_hand():
-    """The second (a, a) of "aaa" is repeated: a literal reading of the definition. 5 6 5 7 5 6: 7 has overwritten 6."""
-    found = label_bigrams(np.array([7, 7, 7, 7, 5, 6, 5, 7, 5, 6, 5, 6], np.uint16), np.array([0, 4, 12]))
+    """The second (a, a) of "aaa" is repeated: a literal reading of the definition.
+
+    5 6 5 7 5 6: 7 has overwritten 6.
+    """
+    found = label_bigrams(
+        np.array([7, 7, 7, 7, 5, 6, 5, 7, 5, 6, 5, 6], np.uint16),
+        np.array([0, 4, 12]),
+    )
     n = NO_DISTANCE
     assert found.distance.tolist() == [n, 1, 1, n, n, n, n, 4, 4, 2]
     assert found.first_distance.tolist() == [n, 1, 2, n, n, n, n, 4, 4, 6]

@@ -1,4 +1,5 @@
-"""Labels equal a brute-force reference on every token of real text, in both boundary modes, and on made-up text."""
+"""Labels equal a brute-force reference on every token of real text, in both boundary modes, and on
+made-up text."""
 
 from __future__ import annotations
 
@@ -35,7 +36,10 @@ def documents_of(sources: list[str]) -> Documents:
     """Those of files, by `tokenizers` alone."""
     tokenizer, documents, found = load_tokenizer(None), open_corpus(sources).documents(), []
     while batch := list(itertools.islice(documents, 256)):
-        encodings = tokenizer.backend.encode_batch_fast([d.text for d in batch], add_special_tokens=False)
+        encodings = tokenizer.backend.encode_batch_fast(
+            [d.text for d in batch],
+            add_special_tokens=False,
+        )
         found += [(np.array(e.ids, "<u2"), d.source) for e, d in zip(encodings, batch, strict=True)]
     return found
 
@@ -43,7 +47,11 @@ def documents_of(sources: list[str]) -> Documents:
 def streams(documents: Documents, boundary: str) -> list[np.ndarray]:
     """The streams of ids that counts and sequences are made of; id 0 ends a document."""
     if boundary == "pack":
-        return [np.concatenate([piece for ids, _ in documents for piece in (ids, np.zeros(1, ids.dtype))])]
+        return [
+            np.concatenate(
+                [piece for ids, _ in documents for piece in (ids, np.zeros(1, ids.dtype))],
+            )
+        ]
     return [np.insert(ids, 0, 0) for ids, _ in documents]
 
 
@@ -63,7 +71,8 @@ def ngrams_of(texts: list[np.ndarray], size: int) -> Iterator[bytes]:
 
 
 def brute_force_marks(valid: list[np.ndarray], train: list[np.ndarray]) -> Iterator[list[int]]:
-    """Of each id of each stream, the size of the longest n-gram around it that is in the training text."""
+    """Of each id of each stream, the size of the longest n-gram around it that is in the training
+    text."""
     texts, common = [ids.tobytes() for ids in train], {}
     begins = [range(0, len(text), 2) for text in texts]
     for size in (13, 50):  # where a longer one begins, a shorter one does
@@ -91,7 +100,11 @@ def brute_force_labels(
     given = streams(valid, boundary)
     owners = [(number, source) for number, (ids, source) in enumerate(valid) for _ in range(len(ids) + 1)]
     begin = sequence = 0
-    for ids, marks in zip(map(np.ndarray.tolist, given), brute_force_marks(given, streams(train, boundary)), strict=True):
+    for ids, marks in zip(
+        map(np.ndarray.tolist, given),
+        brute_force_marks(given, streams(train, boundary)),
+        strict=True,
+    ):
         for start in range(0, len(ids) - 1, seq_len):
             window = ids[start : start + seq_len + 1]
             matches, known = by_automaton(window), {window[0]}
@@ -122,15 +135,24 @@ def brute_force_labels(
 
 def assert_labels(folder: Path, rows: Iterator[tuple]) -> None:
     """Some sequences at a time, so that the rows of a large text are never in memory together."""
-    table = pl.read_parquet(folder / "tokens.parquet").with_columns(pl.col("source", "context_class").cast(pl.String))
+    table = pl.read_parquet(folder / "tokens.parquet").with_columns(
+        pl.col("source", "context_class").cast(pl.String),
+    )
     assert table.columns == COLUMNS
     for part in table.iter_slices(1 << 16):
-        for name, column in zip(COLUMNS, zip(*itertools.islice(rows, len(part)), strict=True), strict=True):
+        for name, column in zip(
+            COLUMNS,
+            zip(*itertools.islice(rows, len(part)), strict=True),
+            strict=True,
+        ):
             assert part[name].to_list() == list(column), name
     assert next(rows, None) is None
 
 
-EVERY = [pytest.param(1, id="whole", marks=[pytest.mark.slow, pytest.mark.timeout(3000)]), pytest.param(128, id="one in 128")]
+EVERY = [
+    pytest.param(1, id="whole", marks=[pytest.mark.slow, pytest.mark.timeout(3000)]),
+    pytest.param(128, id="one in 128"),
+]
 
 
 @pytest.fixture(scope="module", params=EVERY)
@@ -161,12 +183,27 @@ def real_documents(real_text) -> dict[str, Documents]:
 
 
 @pytest.mark.parametrize("boundary", ["pack", "document"])
-def test_labels_equal_brute_force_on_every_token_of_real_text(real_text, real_documents, every, tmp_path, boundary, monkeypatch):
+def test_labels_equal_brute_force_on_every_token_of_real_text(
+    real_text,
+    real_documents,
+    every,
+    tmp_path,
+    boundary,
+    monkeypatch,
+):
     if every > 1:  # as many row groups as of all text
-        monkeypatch.setattr(sequences, "SEQUENCES_PER_ROW_GROUP", sequences.SEQUENCES_PER_ROW_GROUP // every)
+        monkeypatch.setattr(
+            sequences,
+            "SEQUENCES_PER_ROW_GROUP",
+            sequences.SEQUENCES_PER_ROW_GROUP // every,
+        )
     train, valid = real_text["train"], real_text["valid"]
     options = counting.CountingOptions(hashes=1 << 26)  # all
-    counting.count(TextOptions(train, "train", boundary=boundary), tmp_path / "counts.duckdb", options=options)
+    counting.count(
+        TextOptions(train, "train", boundary=boundary),
+        tmp_path / "counts.duckdb",
+        options=options,
+    )
     manifest = slicing.slice_text(
         TextOptions(valid, "validation", boundary=boundary),
         tmp_path / "slices",
@@ -176,7 +213,14 @@ def test_labels_equal_brute_force_on_every_token_of_real_text(real_text, real_do
     counts = brute_force_counts(real_documents["train"], boundary)
     assert manifest["counts"]["num_bigrams"] == np.count_nonzero(counts)
     assert manifest["num_rows"] > 2_000_000 / every
-    rows = brute_force_labels(real_documents["valid"], real_documents["train"], counts, boundary, 2048, 60)
+    rows = brute_force_labels(
+        real_documents["valid"],
+        real_documents["train"],
+        counts,
+        boundary,
+        2048,
+        60,
+    )
     assert_labels(tmp_path / "slices", rows)
     assert set(pl.read_parquet(tmp_path / "slices" / "tokens.parquet", columns=["in_training"])["in_training"]) == {0, 13, 50}
 
@@ -191,10 +235,19 @@ def test_labels_equal_brute_force_on_made_up_text(tmp_path, boundary, seed):
     valid = [str(write_jsonl(tmp_path / f"v{n}.jsonl", texts[15 + 5 * n : 20 + 5 * n], f"v{n}")) for n in range(3)]
     counting.count(TextOptions(train, "train", boundary=boundary), tmp_path / "counts.duckdb")
     options = TextOptions(valid, "validation", boundary=boundary)
-    slicing.slice_text(options, tmp_path / "slices", counts=tmp_path / "counts.duckdb", rare=slicing.RareCount(3), seq_len=16)
+    slicing.slice_text(
+        options,
+        tmp_path / "slices",
+        counts=tmp_path / "counts.duckdb",
+        rare=slicing.RareCount(3),
+        seq_len=16,
+    )
     valid_documents, train_documents = documents_of(valid), documents_of(train)
     counts = brute_force_counts(train_documents, boundary)
-    assert_labels(tmp_path / "slices", brute_force_labels(valid_documents, train_documents, counts, boundary, 16, 3))
+    assert_labels(
+        tmp_path / "slices",
+        brute_force_labels(valid_documents, train_documents, counts, boundary, 16, 3),
+    )
 
 
 def test_without_counts_rarity_is_unknown_not_false(tmp_path):
@@ -203,11 +256,15 @@ def test_without_counts_rarity_is_unknown_not_false(tmp_path):
     table = pl.read_parquet(tmp_path / "slices" / "tokens.parquet")
     assert table["train_count"].null_count() == table["ar_hit"].null_count() == len(table)
     assert table["repeated"].sum() > 0
-    assert summarise_slices(tmp_path / "slices" / "tokens.parquet")["ar_hits"].to_list() == [None, None]
+    assert summarise_slices(tmp_path / "slices" / "tokens.parquet")["ar_hits"].to_list() == [
+        None,
+        None,
+    ]
 
 
 def test_counts_can_be_added_to_labels(run, few_slices, tiny_model, tmp_path, monkeypatch):
-    """The bytes are those of labels with counts from the start, the text is not tokenised again, and scores stay valid."""
+    """The bytes are those of labels with counts from the start, the text is not tokenised again,
+    and scores stay valid."""
     sources = [few_slices.parent / name for name in ("valid.jsonl", "other.jsonl")]
     command = ["slice", *sources, "--seq-len", 64, "-o", tmp_path / "slices"]
     counted = [*command, "--counts", few_slices.parent / "counts.duckdb", "--max-count", 20]
@@ -216,7 +273,15 @@ def test_counts_can_be_added_to_labels(run, few_slices, tiny_model, tmp_path, mo
     assert run("score", model, "--slices", tmp_path / "slices").returncode == 0
     score = scoring.score_path(tmp_path / "slices", str(model))
     scored = score.stat().st_mtime_ns, score.read_bytes()
-    asked = ["gap", model, "control:bigram", "--counts", few_slices.parent / "counts.duckdb", "--slices", tmp_path / "slices"]
+    asked = [
+        "gap",
+        model,
+        "control:bigram",
+        "--counts",
+        few_slices.parent / "counts.duckdb",
+        "--slices",
+        tmp_path / "slices",
+    ]
     assert f"with --counts FILE -o {tmp_path / 'slices'}" in run(*asked, "--price").stderr
 
     monkeypatch.setattr(OpenText, "encoded", None)
@@ -234,14 +299,21 @@ def test_a_count_of_only_the_needed_bigrams_gives_the_same_labels(small_slices, 
     meta = counting.count(TextOptions(train, "train"), tmp_path / "only.duckdb", only=small_slices)
     sources = [str(small_slices.parent / name) for name in ("valid.jsonl", "other.jsonl")]
     options = TextOptions(sources, "validation")
-    slicing.slice_text(options, tmp_path / "slices", counts=tmp_path / "only.duckdb", rare=slicing.RareCount(20), seq_len=64)
+    slicing.slice_text(
+        options,
+        tmp_path / "slices",
+        counts=tmp_path / "only.duckdb",
+        rare=slicing.RareCount(20),
+        seq_len=64,
+    )
     one, other = (pl.read_parquet(folder / "tokens.parquet") for folder in (small_slices, tmp_path / "slices"))
     assert one.drop("in_training").equals(other.drop("in_training"))
     assert other["in_training"].null_count() == len(other), "a count of some bigrams only keeps no hashes"
     assert meta["num_bigrams"] <= artifacts.read_manifest(small_slices / "tokens.parquet")["counts"]["num_bigrams"]
 
 
-# ------------------------------------------------------------------------------------------------- bytes, the tokenizer
+# -------------------------------------------------------------------------------------------------
+# bytes, the tokenizer
 
 
 def num_bytes_of(folder: Path) -> dict[str, list[int | None]]:
@@ -257,14 +329,32 @@ def test_labels_are_encoded_as_every_reader_knows(few_slices):
 
 def test_bytes_of_text_are_counted_by_hand(tmp_path):
     # Of the bigrams " a b", " b a", " a b" the third stood there before.
-    text = [str(write_jsonl(tmp_path / "v.jsonl", [" a b a b"], "letters")), str(write_jsonl(tmp_path / "w.jsonl", ["\u00e9"], "accents"))]
+    text = [
+        str(write_jsonl(tmp_path / "v.jsonl", [" a b a b"], "letters")),
+        str(write_jsonl(tmp_path / "w.jsonl", ["\u00e9"], "accents")),
+    ]
     counting.count(TextOptions(text, "train"), tmp_path / "counts.duckdb")
-    slicing.slice_text(TextOptions(text, "validation"), tmp_path / "slices", counts=tmp_path / "counts.duckdb")
+    slicing.slice_text(
+        TextOptions(text, "validation"),
+        tmp_path / "slices",
+        counts=tmp_path / "counts.duckdb",
+    )
     tokens = pl.read_parquet(tmp_path / "slices" / "tokens.parquet")
     pieces = load_tokenizer(None).token_bytes
-    assert [pieces[t] for t in tokens["token"]] == [b" b", b" a", b" b", b"<|endoftext|>", "é".encode(), b"<|endoftext|>"]
+    assert [pieces[t] for t in tokens["token"]] == [
+        b" b",
+        b" a",
+        b" b",
+        b"<|endoftext|>",
+        "é".encode(),
+        b"<|endoftext|>",
+    ]
     assert tokens["ar_hit"].to_list() == [False, False, True, False, False, False]
-    assert num_bytes_of(tmp_path / "slices") == {"ALL": [8, 2], "accents": [2, 0], "letters": [6, 2]}
+    assert num_bytes_of(tmp_path / "slices") == {
+        "ALL": [8, 2],
+        "accents": [2, 0],
+        "letters": [6, 2],
+    }
 
 
 @pytest.mark.parametrize("name", ["built-in", "sentencepiece", "bytes"])
@@ -276,7 +366,10 @@ def test_bytes_are_those_of_the_texts(tmp_path, name):
     options = TextOptions(shards, "validation", tokenizer=tokenizer, boundary="document")
     manifest = slicing.slice_text(options, tmp_path / "slices", counts=None, seq_len=5)
     expected = {source: [len("".join(documents).encode()), None] for source, documents in texts.items()}
-    assert num_bytes_of(tmp_path / "slices") == {"ALL": [sum(whole for whole, _ in expected.values()), None], **expected}
+    assert num_bytes_of(tmp_path / "slices") == {
+        "ALL": [sum(whole for whole, _ in expected.values()), None],
+        **expected,
+    }
     assert manifest == artifacts.read_manifest(tmp_path / "slices" / "tokens.parquet")
 
 

@@ -1,4 +1,5 @@
-"""Longest earlier matches against their definition and a suffix automaton of dictionaries, also on long sequences of few distinct ids."""
+"""Longest earlier matches against their definition and a suffix automaton of dictionaries, also on
+long sequences of few distinct ids."""
 
 from __future__ import annotations
 
@@ -14,7 +15,10 @@ ids_of = st.one_of(st.lists(st.integers(0, top), min_size=1, max_size=40) for to
 
 
 def by_automaton(ids: list[int]) -> list[int]:
-    """The same in linear time: in a suffix automaton (Blumer et al. 1985) it is the length behind the newest state's link."""
+    """The same in linear time: in a suffix automaton (Blumer et al.
+
+    1985) it is the length behind the newest state's link.
+    """
     edges: list[dict[int, int]] = [{}]
     length, link, last, found = [0], [-1], 0, []
     for token in ids:
@@ -44,7 +48,11 @@ def by_automaton(ids: list[int]) -> list[int]:
 
 def matched(sequences: list[list[int]], *, num_threads: int = 2) -> list[int]:
     offsets = np.cumsum([0, *map(len, sequences)])
-    lengths = longest_matches(np.concatenate(sequences).astype(np.uint32), offsets, num_threads=num_threads)
+    lengths = longest_matches(
+        np.concatenate(sequences).astype(np.uint32),
+        offsets,
+        num_threads=num_threads,
+    )
     assert lengths.dtype == np.int32
     return lengths.tolist()
 
@@ -52,7 +60,8 @@ def matched(sequences: list[list[int]], *, num_threads: int = 2) -> list[int]:
 def test_an_example_by_hand():
     # the cat sat . the cat ran . a cat sat . the cat
     ids = [0, 1, 2, 3, 0, 1, 4, 3, 5, 1, 2, 3, 0, 1]
-    #          "the cat" stood there; "cat sat": not after "a"; "cat sat .": 2 before; then 3, then 4
+    #          "the cat" stood there; "cat sat": not after "a"; "cat sat .": 2 before; then 3, then
+    # 4
     expected = [0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 2, 3, 4]
     assert matched([ids]) == longest_matches_reference(ids) == expected
 

@@ -1,4 +1,5 @@
-"""Which bigrams are rare: the papers' rate where the counts resolve it, given counts and rates, and the warning about common ones."""
+"""Which bigrams are rare: the papers' rate where the counts resolve it, given counts and rates, and
+the warning about common ones."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ import pytest
 from recallkit import counting
 from recallkit.errors import UserError
 from recallkit.options import TextOptions
-from recallkit.slicing.threshold import LEAST_COUNT, RareCount, Threshold, counts_warning, small_counts_note
+from recallkit.slicing.threshold import (
+    LEAST_COUNT,
+    RareCount,
+    Threshold,
+    counts_warning,
+    small_counts_note,
+)
 from recallkit.slicing.view import what_is_rare
 from recallkit.storage import artifacts
 from tests.conftest import made_up_texts, write_jsonl
@@ -79,7 +86,9 @@ def test_it_is_said_where_counts_are_too_small_for_a_rate(rare, num_tokens, is_t
 )
 def test_the_rule_stands_beside_the_threshold(threshold, shown):
     facts = {"counts": {"num_tokens": 3_000_000}, "max_count": 5}
-    assert what_is_rare(facts if threshold is None else {**facts, "threshold": threshold}).endswith(shown)
+    assert what_is_rare(facts if threshold is None else {**facts, "threshold": threshold}).endswith(
+        shown,
+    )
 
 
 SHARES = [(0, 0.01), (1, 0.03), (2, 0.055), (4, 0.08), (7, 0.064), (8, 0.14), (16, 0.3)]
@@ -90,8 +99,16 @@ SHARES = [(0, 0.01), (1, 0.03), (2, 0.055), (4, 0.08), (7, 0.064), (8, 0.14), (1
     [
         (None, SHARES, None),
         (0.15, SHARES, None),
-        (0.151, SHARES, "--max-count 2 (2k per billion) gives 5.5 %"),  # log(6.4 / 5.5) < log(8 / 6.4); 7 is no power of two
-        (0.3, [(0, 0.0), (1, 0.03), (2, 0.14)], "--max-count 1 (1k per billion) gives 3.0 %"),  # by ratio, not by difference
+        (
+            0.151,
+            SHARES,
+            "--max-count 2 (2k per billion) gives 5.5 %",
+        ),  # log(6.4 / 5.5) < log(8 / 6.4); 7 is no power of two
+        (
+            0.3,
+            [(0, 0.0), (1, 0.03), (2, 0.14)],
+            "--max-count 1 (1k per billion) gives 3.0 %",
+        ),  # by ratio, not by difference
         (0.3, [(0, 0.149), (1, 0.2)], "--max-count 0 (0 per billion) gives 14.9 %"),
         (0.3, [(0, 0.2), (1, 0.3)], "Count more training text"),
         (0.3, [(0, 0.0), (1, 0.3)], "Count more training text"),
@@ -106,7 +123,8 @@ def test_common_bigrams_called_rare_are_warned_of(share, shares, shown):
         assert "\n" not in warning
 
 
-# ------------------------------------------------------------------------------------------------------ with real labels
+# ------------------------------------------------------------------------------------------------------
+# with real labels
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +145,10 @@ def slice_into(made, name, *given):
 def test_the_default_is_recorded_reused_and_warned_of(run, made):
     done = run(*slice_into(made, "slices"), "--json")
     assert done.returncode == 0
-    found, manifest = json.loads(done.stdout), artifacts.read_manifest(made / "slices" / "tokens.parquet")
+    found, manifest = (
+        json.loads(done.stdout),
+        artifacts.read_manifest(made / "slices" / "tokens.parquet"),
+    )
     assert manifest["max_count"] == found["max_count"] == LEAST_COUNT
     assert manifest["threshold"] == found["threshold"] == {"rule": "fallback", "rate": 125.0}
     assert found["by_source"][0]["ar_hit_share"] > 0.15

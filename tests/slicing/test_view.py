@@ -26,7 +26,13 @@ def test_the_table_counts_what_the_labels_say(table, small_slices):
     for source, row in by_source.items():
         of = tokens if source == "ALL" else tokens.filter(source=source)
         hits = int(of["ar_hit"].sum())
-        assert row == [source, f"{len(of):,}", f"{100 * of['repeated'].mean():.1f} %", f"{hits:,}", f"{100 * hits / len(of):.2f} %"]
+        assert row == [
+            source,
+            f"{len(of):,}",
+            f"{100 * of['repeated'].mean():.1f} %",
+            f"{hits:,}",
+            f"{100 * hits / len(of):.2f} %",
+        ]
 
 
 def test_slices_are_printed_within_80_columns(small_slices, monkeypatch, capsys):

@@ -1,4 +1,5 @@
-"""Words of tokens: by hand, against a reference that reads text character by character, and the table as it is made and reused."""
+"""Words of tokens: by hand, against a reference that reads text character by character, and the
+table as it is made and reused."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ END = b"<end>"
 
 
 def labelled(sequences: list[list[bytes]], counts: list[int] | None = None) -> dict[str, list]:
-    """The columns of words of sequences of tokens' bytes, END between documents; the training counts of all predicted tokens (or 1)."""
+    """The columns of words of sequences of tokens' bytes, END between documents; the training
+    counts of all predicted tokens (or 1)."""
     pieces = sorted({piece for sequence in sequences for piece in sequence} | {END})
     rows = [[pieces.index(piece) for piece in sequence] for sequence in sequences]
     group = pa.table({"tokens": pa.array(rows, pa.list_(pa.uint32()))})
@@ -44,15 +46,63 @@ def tokens(text: str) -> list[bytes]:
 
 def test_labels_counted_by_hand():
     found = labelled(
-        [tokens("So| Quen|neville| saw| the| Quen|neville|.| The| cat|(|s|)|,| quen|neville|)|¦|Quen|neville|)")], [*range(20, 40)]
+        [
+            tokens(
+                "So| Quen|neville| saw| the| Quen|neville|.| The| cat|(|s|)|,| quen|neville|)|¦|Quen|neville|)",
+            )
+        ],
+        [*range(20, 40)],
     )
-    # Predicted:        Quen neville saw the Quen neville . The cat ( s ) , quen neville ) end Quen neville )
+    # Predicted:        Quen neville saw the Quen neville . The cat ( s ) , quen neville ) end Quen
+    # neville )
     assert found["word_repeated"] == [bool(int(x)) for x in "00001100000000000110"]
     assert found["word_folded"] == [bool(int(x)) for x in "00001101000001100110"]
-    inner = [21, 21, None, None, 21 + 4, 21 + 4, None, None, None, None, None, None, None, 34, 34, None, None, 38, 38, None]
+    inner = [
+        21,
+        21,
+        None,
+        None,
+        21 + 4,
+        21 + 4,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        34,
+        34,
+        None,
+        None,
+        38,
+        38,
+        None,
+    ]
     assert found["word_count"] == inner
     c, p, f = "capitalised", "plain", "function"
-    kinds = [c, c, p, f, c, c, None, f, p, None, f, None, None, p, p, None, None, p, p, None]  # a document's first word begins a sentence
+    kinds = [
+        c,
+        c,
+        p,
+        f,
+        c,
+        c,
+        None,
+        f,
+        p,
+        None,
+        f,
+        None,
+        None,
+        p,
+        p,
+        None,
+        None,
+        p,
+        p,
+        None,
+    ]  # a document's first word begins a sentence
     assert found["word_kind"] == kinds
     assert np.flatnonzero(found["closes_bracket"]).tolist() == [11]
     assert np.flatnonzero(found["opens_bracket"]).tolist() == [9]
@@ -71,7 +121,10 @@ def test_labels_counted_by_hand():
 )
 def test_brackets(text, opening, closing):
     found = labelled([tokens(text)])
-    assert [np.flatnonzero(found[f"{kind}_bracket"]).tolist() for kind in ("opens", "closes")] == [opening, closing]
+    assert [np.flatnonzero(found[f"{kind}_bracket"]).tolist() for kind in ("opens", "closes")] == [
+        opening,
+        closing,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +144,10 @@ def test_brackets(text, opening, closing):
 )
 def test_quotations(text, opening, closing):
     columns = labelled([tokens("|" + text)])
-    assert [np.flatnonzero(columns[f"{kind}_quote"]).tolist() for kind in ("opens", "closes")] == [opening, closing]
+    assert [np.flatnonzero(columns[f"{kind}_quote"]).tolist() for kind in ("opens", "closes")] == [
+        opening,
+        closing,
+    ]
 
 
 def test_kinds_of_words():
@@ -106,15 +162,51 @@ def test_kinds_of_words():
 
 
 def test_words_are_folded_by_case_and_english_inflection():
-    for one, other in (("Walking", "walks"), ("CITIES", "city"), ("Straße", "STRASSE"), ("Élan", "élan")):
+    for one, other in (
+        ("Walking", "walks"),
+        ("CITIES", "city"),
+        ("Straße", "STRASSE"),
+        ("Élan", "élan"),
+    ):
         assert fold_word(one) == fold_word(other)
     for one, other in (("x1", "x"), ("cat", "car"), ("élans", "élan"), ("a_s", "a_")):
         assert fold_word(one) != fold_word(other)
 
 
 PIECES = [
-    *(b"the", b" The", b" cat", b"Cat", b"s", b" run", b"ning", b"_", b"x", b"X", b"7", b" 19", b"."),
-    *(b" ", b"\n", b"(", b")", b"[", b"])", b"()", b"\xc3", b"\xa9", b" \xc3\xa9", b"\xe2\x80", b"\x9c", b"-", END, b"a.B", b"' c"),
+    *(
+        b"the",
+        b" The",
+        b" cat",
+        b"Cat",
+        b"s",
+        b" run",
+        b"ning",
+        b"_",
+        b"x",
+        b"X",
+        b"7",
+        b" 19",
+        b".",
+    ),
+    *(
+        b" ",
+        b"\n",
+        b"(",
+        b")",
+        b"[",
+        b"])",
+        b"()",
+        b"\xc3",
+        b"\xa9",
+        b" \xc3\xa9",
+        b"\xe2\x80",
+        b"\x9c",
+        b"-",
+        END,
+        b"a.B",
+        b"' c",
+    ),
     *(b'"', b"'", "”".encode(), "„".encode(), "’".encode(), "‚".encode()),
 ]
 
@@ -129,7 +221,10 @@ def words_reference(sequence: list[bytes], counts: list[int]) -> list[tuple]:
             continue
         ended, goes_on = True, False
         for character in document.decode("utf-8", "surrogateescape"):
-            size, category = len(character.encode("utf-8", "surrogateescape")), unicodedata.category(character)[0]
+            size, category = (
+                len(character.encode("utf-8", "surrogateescape")),
+                unicodedata.category(character)[0],
+            )
             if category in "LNM" or character == "_":
                 text, first, _, begins = runs.pop() if goes_on else ("", at, at, ended)
                 runs.append((text + character, first, at + size, begins))
@@ -146,9 +241,17 @@ def words_reference(sequence: list[bytes], counts: list[int]) -> list[tuple]:
             found.append((first, last, word in seen, fold_word(word) in folds, kind))
             seen.append(word)
             folds.append(fold_word(word))
-    starts = itertools.accumulate((0 if piece == END else len(piece) for piece in sequence), initial=0)
+    starts = itertools.accumulate(
+        (0 if piece == END else len(piece) for piece in sequence),
+        initial=0,
+    )
     owner = [
-        next((number for number, word in enumerate(found) if word[0] < end and word[1] > begin), None) if end > begin else None
+        next(
+            (number for number, word in enumerate(found) if word[0] < end and word[1] > begin),
+            None,
+        )
+        if end > begin
+        else None
         for begin, end in itertools.pairwise(starts)
     ]
     rows = []
@@ -156,12 +259,20 @@ def words_reference(sequence: list[bytes], counts: list[int]) -> list[tuple]:
         of = owner[place]
         inside = [counts[p - 1] for p in range(1, len(sequence)) if of is not None and owner[p] == owner[p - 1] == of]
         of_word = (False, False, None, None) if of is None else (*found[of][2:4], min(inside, default=None), found[of][4])
-        rows.append((*of_word, *brackets(sequence, place), place in quotes(sequence, 0), place in quotes(sequence, 1)))
+        rows.append(
+            (
+                *of_word,
+                *brackets(sequence, place),
+                place in quotes(sequence, 0),
+                place in quotes(sequence, 1),
+            )
+        )
     return rows
 
 
 def quotes(sequence: list[bytes], end: int) -> set[int]:
-    """The tokens that open a quotation which a later one closes, or none (`end` 0), or close one that an earlier one opened (1)."""
+    """The tokens that open a quotation which a later one closes, or none (`end` 0), or close one
+    that an earlier one opened (1)."""
     tokens, first = set(), 0
     for is_end, run in itertools.groupby(sequence, key=lambda piece: piece == END):
         pieces = list(run)
@@ -196,7 +307,8 @@ def quotations(text: str) -> list[list[int | None]]:
 
 
 def brackets(sequence: list[bytes], place: int) -> tuple[bool, bool]:
-    """Whether the token at a place opens a bracket that it does not close, and whether it closes one that is open before it."""
+    """Whether the token at a place opens a bracket that it does not close, and whether it closes
+    one that is open before it."""
     stack, opened, closed, closes_earlier = [], 0, 0, False
     for number, piece in enumerate(sequence[: place + 1]):
         if piece == END:
@@ -215,8 +327,14 @@ def brackets(sequence: list[bytes], place: int) -> tuple[bool, bool]:
 
 
 @settings(max_examples=150)
-@example(sequences=[[b"the", b"\xe2\x80", b"\xa9", b"X"]], random=Random(0))  # a paragraph separator in two ids
-@given(st.lists(st.lists(st.sampled_from(PIECES), min_size=2, max_size=14), min_size=1, max_size=4), st.randoms())
+@example(
+    sequences=[[b"the", b"\xe2\x80", b"\xa9", b"X"]],
+    random=Random(0),
+)  # a paragraph separator in two ids
+@given(
+    st.lists(st.lists(st.sampled_from(PIECES), min_size=2, max_size=14), min_size=1, max_size=4),
+    st.randoms(),
+)
 def test_any_text_has_the_labels_that_loops_over_its_characters_find(sequences, random):
     counts = [[random.randint(0, 9) for _ in sequence[1:]] for sequence in sequences]
     found = labelled(sequences, list(itertools.chain(*counts)))
@@ -233,15 +351,34 @@ def slices(small_slices, tmp_path_factory):
     return Path(shutil.copytree(small_slices, tmp_path_factory.mktemp("words") / "slices"))
 
 
-def test_the_table_is_made_on_demand_reused_and_made_again_for_another_definition(slices, tmp_path, monkeypatch):
+def test_the_table_is_made_on_demand_reused_and_made_again_for_another_definition(
+    slices,
+    tmp_path,
+    monkeypatch,
+):
     path = slices / "words.parquet"
     path.unlink(missing_ok=True)
-    attribution.gap(*MODELS, slices, tmp_path / "none", question=attribution.GapQuestion(parse_slices(["first_rare"])))
+    attribution.gap(
+        *MODELS,
+        slices,
+        tmp_path / "none",
+        question=attribution.GapQuestion(parse_slices(["first_rare"])),
+    )
     assert not path.exists()
     given_ = parse_slices(["rare_word", "mine=word_kind = 'plain' AND NOT closes_bracket"])
-    tables = attribution.gap(*MODELS, slices, tmp_path / "a", question=attribution.GapQuestion(given_))
+    tables = attribution.gap(
+        *MODELS,
+        slices,
+        tmp_path / "a",
+        question=attribution.GapQuestion(given_),
+    )
     before = path.stat().st_mtime_ns
-    again = attribution.gap(*MODELS, slices, tmp_path / "b", question=attribution.GapQuestion(given_))
+    again = attribution.gap(
+        *MODELS,
+        slices,
+        tmp_path / "b",
+        question=attribution.GapQuestion(given_),
+    )
     assert path.stat().st_mtime_ns == before
     assert again.gap.equals(tables.gap)
     rows = pq.read_table(slices / "tokens.parquet")

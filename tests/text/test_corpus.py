@@ -53,13 +53,18 @@ def fails(path: Path | str, options: CorpusOptions = STRICT) -> tuple[list[str],
     return texts, line
 
 
-# --- formats ----------------------------------------------------------------------------------------------------------
+# --- formats
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("suffix", ENCODERS)
 def test_json_lines_in_every_compression(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"wiki{suffix}"
-    path.write_bytes(ENCODERS[suffix](lines({"text": "a\nb é 漢"}, {"text": ""}) + b'\r\n{"text": "last, without an end"}'))
+    path.write_bytes(
+        ENCODERS[suffix](
+            lines({"text": "a\nb é 漢"}, {"text": ""}) + b'\r\n{"text": "last, without an end"}',
+        )
+    )
     documents = list(open_corpus([str(path)]).documents())
     assert [d.text for d in documents] == ["a\nb é 漢", "", "last, without an end"]
     assert [d.position for d in documents] == [Position(0, 0), Position(0, 1), Position(0, 3)]
@@ -70,7 +75,9 @@ def test_json_lines_in_every_compression(tmp_path: Path, suffix: str) -> None:
 def test_every_frame_and_member_is_read(tmp_path: Path) -> None:
     first, second = lines({"text": "one"}), lines({"text": "two"})
     skippable = b"\x50\x2a\x4d\x18" + (3).to_bytes(4, "little") + b"abc"
-    (tmp_path / "a.jsonl.zst").write_bytes(zst(first) + skippable + zst(second[:5]) + zst(second[5:]))
+    (tmp_path / "a.jsonl.zst").write_bytes(
+        zst(first) + skippable + zst(second[:5]) + zst(second[5:]),
+    )
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(first) + gzip.compress(second))
     assert read(tmp_path) == ["one", "two", "one", "two"]
 
@@ -80,11 +87,15 @@ def test_text_files_are_documents(tmp_path: Path) -> None:
     (folder / "deep").mkdir(parents=True)
     (folder / "b.txt").write_bytes(b"\xef\xbb\xbfemma\r\n")
     (folder / "deep" / "a.TXT").write_text("persuasion")
-    assert [(d.text, d.source) for d in open_corpus([str(folder)]).documents()] == [("emma\r\n", "books"), ("persuasion", "deep")]
+    assert [(d.text, d.source) for d in open_corpus([str(folder)]).documents()] == [
+        ("emma\r\n", "books"),
+        ("persuasion", "deep"),
+    ]
     assert [d.source for d in open_corpus([str(folder / "b.txt")]).documents()] == ["b"]
 
 
-# --- fields -----------------------------------------------------------------------------------------------------------
+# --- fields
+# -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -106,15 +117,26 @@ def test_source_is_found(tmp_path: Path, record: dict[str, object], source: str)
 
 
 def test_text_and_id_are_found_record_by_record(tmp_path: Path) -> None:
-    records = [{"content": "c", "doc_id": 5}, {"raw_content": "r", "meta": {"id": "m"}}, {"text": "t", "content": "c", "id": "i"}]
+    records = [
+        {"content": "c", "doc_id": 5},
+        {"raw_content": "r", "meta": {"id": "m"}},
+        {"text": "t", "content": "c", "id": "i"},
+    ]
     (tmp_path / "a.jsonl").write_bytes(lines(*records))
-    assert [(d.text, d.id) for d in open_corpus([str(tmp_path)]).documents()] == [("c", "5"), ("r", "m"), ("t", "i")]
+    assert [(d.text, d.id) for d in open_corpus([str(tmp_path)]).documents()] == [
+        ("c", "5"),
+        ("r", "m"),
+        ("t", "i"),
+    ]
 
 
 def test_given_fields_replace_the_usual_ones(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(
-        lines({"text": "no", "source": "no", "doc": {"body": "yes"}, "tag": '{"name": "wiki"}'}, {"text": "no", "doc": {"body": "b"}})
+        lines(
+            {"text": "no", "source": "no", "doc": {"body": "yes"}, "tag": '{"name": "wiki"}'},
+            {"text": "no", "doc": {"body": "b"}},
+        )
     )
     options = CorpusOptions(text_field="doc.body", source_field="tag.name")
     documents = open_corpus([str(path)], options).documents()
@@ -126,14 +148,25 @@ def test_given_fields_replace_the_usual_ones(tmp_path: Path) -> None:
 
 def test_a_name_with_dots_is_a_field_where_there_is_one_else_the_way_to_one(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    flat = {"doc.body": "flat", "doc": {"body": "nested"}, "meta.pile_set_name": "ArXiv", "meta": {"pile_set_name": "Github"}}
+    flat = {
+        "doc.body": "flat",
+        "doc": {"body": "nested"},
+        "meta.pile_set_name": "ArXiv",
+        "meta": {"pile_set_name": "Github"},
+    }
     nested = {"doc": '{"body": "nested", "score": NaN}', "meta": {"pile_set_name": "Github"}}
     path.write_bytes(lines(flat, nested, {"doc.body": None, "doc": {"body": "nested"}}))
     documents = open_corpus([str(path)], CorpusOptions(text_field="doc.body")).documents()
-    assert [(d.text, d.source) for d in (next(documents), next(documents))] == [("flat", "ArXiv"), ("nested", "Github")]
+    assert [(d.text, d.source) for d in (next(documents), next(documents))] == [
+        ("flat", "ArXiv"),
+        ("nested", "Github"),
+    ]
     with pytest.raises(UserError, match=r"line 3: its doc\.body is null; fill it in"):
         next(documents)
-    pq.write_table(pa.table({"doc.body": ["flat"], "a.b": [{"c": "part"}], "more": [1]}), tmp_path / "a.parquet")
+    pq.write_table(
+        pa.table({"doc.body": ["flat"], "a.b": [{"c": "part"}], "more": [1]}),
+        tmp_path / "a.parquet",
+    )
     for field, text in (("doc.body", "flat"), ("a.b.c", "part")):
         assert read(tmp_path / "a.parquet", options=CorpusOptions(text_field=field)) == [text]
 
@@ -155,11 +188,19 @@ def test_shards_of_a_folder_are_one_source(tmp_path: Path, monkeypatch: pytest.M
     assert names("hf") == ["a/train", "b/train"]
 
 
-# --- what is found, in which order ------------------------------------------------------------------------------------
+# --- what is found, in which order
+# ------------------------------------------------------------------------------------
 
 
 def make_tree(root: Path) -> None:
-    for name in ("b/1.jsonl", "a.jsonl", "b-0.jsonl", "b/0/2.jsonl", ".cache/x.jsonl", "b/.2.jsonl"):
+    for name in (
+        "b/1.jsonl",
+        "a.jsonl",
+        "b-0.jsonl",
+        "b/0/2.jsonl",
+        ".cache/x.jsonl",
+        "b/.2.jsonl",
+    ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(lines({"text": name}))
     (root / "README.md").write_text("not a shard")
@@ -188,7 +229,10 @@ def test_a_file_is_read_once_for_one_argument(tmp_path: Path) -> None:
             "not a supported kind of file; give .jsonl, .ndjson, .json, .csv, .tsv, .txt, .fa (also .gz, .zst), .parquet, .arrow",
         ),
         ("*.md", "not a supported kind of file"),
-        ("empty", "no file of text in this folder; name the folder that contains the shards: .jsonl,"),
+        (
+            "empty",
+            "no file of text in this folder; name the folder that contains the shards: .jsonl,",
+        ),
         ("away.jsonl", "no such file; it is a broken link"),
         ("*.jsonl", "no such file; it is a broken link"),
         ("piles", "did you mean pile?"),
@@ -198,7 +242,10 @@ def test_a_file_is_read_once_for_one_argument(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_arguments_are_told_before_anything_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argument: str, message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    argument: str,
+    message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.md").write_text("x")
@@ -210,7 +257,10 @@ def test_wrong_arguments_are_told_before_anything_is_read(
 
 
 def test_presets_and_hub_ids_take_the_default_split() -> None:
-    corpus = open_corpus(["pile", "slimpajama:test", "owner/name", "owner/name:dev", "demo"], default_split="validation")
+    corpus = open_corpus(
+        ["pile", "slimpajama:test", "owner/name", "owner/name:dev", "demo"],
+        default_split="validation",
+    )
     assert [shard.name for shard in corpus.shards] == [
         "pile:validation",
         "slimpajama:test",
@@ -234,12 +284,26 @@ def test_a_digest_changes_with_content(tmp_path: Path) -> None:
         corpus.digests()
 
 
-# --- re-entry ---------------------------------------------------------------------------------------------------------
+# --- re-entry
+# ---------------------------------------------------------------------------------------------------------
 
 json_line = st.one_of(
     st.text(max_size=12).map(lambda text: json.dumps({"text": text}).encode()),
-    st.text(st.characters(codec="utf-8"), max_size=12).map(lambda text: json.dumps({"text": text}, ensure_ascii=False).encode()),
-    st.sampled_from([b"", b"  ", b"{", b"[]", b'{"no": 1}', b'{"text": null}', b"\xff", b'{"text": "' + b"x" * 40 + b'"}']),
+    st.text(st.characters(codec="utf-8"), max_size=12).map(
+        lambda text: json.dumps({"text": text}, ensure_ascii=False).encode(),
+    ),
+    st.sampled_from(
+        [
+            b"",
+            b"  ",
+            b"{",
+            b"[]",
+            b'{"no": 1}',
+            b'{"text": null}',
+            b"\xff",
+            b'{"text": "' + b"x" * 40 + b'"}',
+        ]
+    ),
 )
 
 
@@ -260,7 +324,12 @@ def assert_reenters(folder: Path) -> None:
     st.integers(4, 30),
     st.booleans(),
 )
-def test_lines_are_reentered_at_every_position(shards: list[list[bytes]], suffix: str, block_bytes: int, ends_open: bool) -> None:
+def test_lines_are_reentered_at_every_position(
+    shards: list[list[bytes]],
+    suffix: str,
+    block_bytes: int,
+    ends_open: bool,
+) -> None:
     with (
         tempfile.TemporaryDirectory() as name,
         mock.patch.object(readers, "BLOCK_BYTES", block_bytes),
@@ -268,7 +337,9 @@ def test_lines_are_reentered_at_every_position(shards: list[list[bytes]], suffix
     ):
         for index, content in enumerate(shards):
             all_lines = [b'{"text": "first"}', *content, b'{"text": "last"}']
-            Path(name, f"{index}{suffix}").write_bytes(ENCODERS[suffix](b"\n".join(all_lines) + (b"" if ends_open else b"\n")))
+            Path(name, f"{index}{suffix}").write_bytes(
+                ENCODERS[suffix](b"\n".join(all_lines) + (b"" if ends_open else b"\n")),
+            )
         assert_reenters(Path(name))
         texts = read(name, options=SKIPPING)
         assert texts == [text for content in shards for text in ["first", *expected_texts(content), "last"]]
@@ -287,7 +358,8 @@ def expected_texts(content: list[bytes]) -> list[str]:
     return texts
 
 
-# --- bad input --------------------------------------------------------------------------------------------------------
+# --- bad input
+# --------------------------------------------------------------------------------------------------------
 
 GOOD = lines({"text": "good"})
 BAD_LINES = {
@@ -321,7 +393,11 @@ def test_a_bad_line_stops_or_is_counted(tmp_path: Path, line: bytes, message: st
 
 @pytest.mark.parametrize("options", [STRICT, SKIPPING])
 @pytest.mark.parametrize("suffix", [".jsonl.zst", ".jsonl.gz"])
-def test_cut_off_and_corrupt_shards_stop(tmp_path: Path, suffix: str, options: CorpusOptions) -> None:
+def test_cut_off_and_corrupt_shards_stop(
+    tmp_path: Path,
+    suffix: str,
+    options: CorpusOptions,
+) -> None:
     whole = ENCODERS[suffix](lines(*({"text": os.urandom(500).hex()} for _ in range(3000))))
     path = tmp_path / f"a{suffix}"
     middle = len(whole) // 2
@@ -351,7 +427,10 @@ def test_bad_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.table({"body": ["x"], "n": [1]}), path)
     assert f"{path}: no text in text or content or raw_content (the record has: body, n)" in fails(path, SKIPPING)[1]
     not_text = pa.array([b"good", b"\xff\xfe", b"fine"], pa.binary())
-    pq.write_table(pa.table({"text": pa.StringArray.from_buffers(3, *not_text.buffers()[1:])}), path)
+    pq.write_table(
+        pa.table({"text": pa.StringArray.from_buffers(3, *not_text.buffers()[1:])}),
+        path,
+    )
     assert fails(path) == (
         ["good"],
         f"{path}, row 1: invalid UTF-8; write the file again from valid text, or leave bad records out with --skip-bad",
@@ -360,7 +439,11 @@ def test_bad_parquet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [*ENCODERS, ".parquet", ".txt"])
-def test_records_over_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+def test_records_over_the_limit(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    suffix: str,
+) -> None:
     monkeypatch.setattr(config, "MAX_RECORD_BYTES", 1000)
     path, long = tmp_path / f"a{suffix}", "é" * 600
     if suffix == ".parquet":
@@ -368,7 +451,11 @@ def test_records_over_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     elif suffix == ".txt":
         path.write_text(long)
     else:
-        path.write_bytes(ENCODERS[suffix](GOOD + json.dumps({"text": long}, ensure_ascii=False).encode() + b"\n" + GOOD))
+        path.write_bytes(
+            ENCODERS[suffix](
+                GOOD + json.dumps({"text": long}, ensure_ascii=False).encode() + b"\n" + GOOD,
+            )
+        )
     expected = [] if suffix == ".txt" else ["good"]
     texts, error = fails(path)
     assert texts == expected
@@ -386,17 +473,26 @@ AROUND_EMPTY_LINES = {
 
 
 @pytest.mark.parametrize("suffix", AROUND_EMPTY_LINES)
-def test_more_empty_lines_than_bytes_of_a_record_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+def test_more_empty_lines_than_bytes_of_a_record_are_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    suffix: str,
+) -> None:
     """A small compressed file can contain hours of them."""
     monkeypatch.setattr(readers, "_MOST_EMPTY_BYTES", 100)
-    path, encode, (first, last) = tmp_path / f"a{suffix}", gzip.compress if suffix.endswith(".gz") else bytes, AROUND_EMPTY_LINES[suffix]
+    path, encode, (first, last) = (
+        tmp_path / f"a{suffix}",
+        gzip.compress if suffix.endswith(".gz") else bytes,
+        AROUND_EMPTY_LINES[suffix],
+    )
     path.write_bytes(encode(first + b" \r\n" * 30 + last + b"\n" * 60))
     assert read(path)
     path.write_bytes(encode(first + b" \r\n" * 34 + last + b"\n"))
     assert "a" + suffix + ": more than 100 bytes of empty lines in a row" in fails(path, SKIPPING)[1]
 
 
-# --- memory -----------------------------------------------------------------------------------------------------------
+# --- memory
+# -----------------------------------------------------------------------------------------------------------
 
 
 def write_zst(path: Path, block: bytes, times: int) -> None:
@@ -406,7 +502,11 @@ def write_zst(path: Path, block: bytes, times: int) -> None:
 
 
 @pytest.mark.parametrize("options", [STRICT, SKIPPING])
-def test_an_endless_line_is_never_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: CorpusOptions) -> None:
+def test_an_endless_line_is_never_held(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: CorpusOptions,
+) -> None:
     monkeypatch.setattr(config, "MAX_RECORD_BYTES", 2_000_000)
     path = tmp_path / "a.jsonl.zst"
     write_zst(path, b"x" * 1_000_000, 100)

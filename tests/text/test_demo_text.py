@@ -1,4 +1,5 @@
-"""The built-in text: the shipped validation text is fixed, and training text has none of its documents; both read the same every time."""
+"""The built-in text: the shipped validation text is fixed, and training text has none of its
+documents; both read the same every time."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from recallkit.text.demo_text import is_validation, library_texts
 from recallkit.text.records import Position
 
 SHIPPED = "07991f64dd770df95522ff6d53f39fc7"
-"""Of the shipped documents: what has another digest is another text, of which README's and docs' figures are not."""
+"""Of the shipped documents: what has another digest is another text, of which README's and docs'
+figures are not."""
 
 
 def documents(split: str) -> list[dict[str, str]]:
@@ -40,15 +42,23 @@ def test_the_shipped_text_is_fixed_and_has_only_documents_that_no_model_of_the_z
     assert not {(document["source"], document["id"]) for document in shipped} & {(text.source, text.id) for text in library_texts("train")}
 
 
-def test_the_built_in_text_and_its_results_do_not_depend_on_what_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_built_in_text_and_its_results_do_not_depend_on_what_is_installed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def builtin_text() -> list[object]:
-        return [builtin.folder(), *(open_corpus([f"demo:{split}"]).digests() for split in ("train", "validation"))]
+        return [
+            builtin.folder(),
+            *(open_corpus([f"demo:{split}"]).digests() for split in ("train", "validation")),
+        ]
 
     before = builtin_text()
     for name in ("never-published", "rich"):  # of either split
         installed = tmp_path / f"{name}-1.0.dist-info"
         installed.mkdir()
-        (installed / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n\n{'What it is.' * 1000}\n")
+        (installed / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n\n{'What it is.' * 1000}\n",
+        )
     monkeypatch.syspath_prepend(tmp_path)
     assert builtin_text() == before
     monkeypatch.setattr("sys.version", "3.14.0")
@@ -56,7 +66,8 @@ def test_the_built_in_text_and_its_results_do_not_depend_on_what_is_installed(tm
 
 
 def test_about_a_tenth_of_each_source_is_validation() -> None:
-    """Of pydoc 18 % in Python 3.14, whose topic `types`, which is validation text, is nearly twice as long."""
+    """Of pydoc 18 % in Python 3.14, whose topic `types`, which is validation text, is nearly twice
+    as long."""
     num_bytes: Counter[tuple[str, str]] = Counter()
     for split in ("train", "validation"):
         for text in library_texts(split):

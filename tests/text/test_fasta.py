@@ -1,4 +1,5 @@
-"""FASTA: what is read is what a line-by-line reader finds, however blocks fall; gaps, bad input, re-entry; the commands on DNA."""
+"""FASTA: what is read is what a line-by-line reader finds, however blocks fall; gaps, bad input,
+re-entry; the commands on DNA."""
 
 from __future__ import annotations
 
@@ -49,7 +50,12 @@ def by_line(text: str, stretch: int) -> list[tuple[str, str]]:
 
 
 @settings(max_examples=80)
-@given(st.lists(st.tuples(NAMES, LINES), min_size=1, max_size=4), st.integers(1, 7), st.integers(1, 30), st.sampled_from(["\n", "\r\n"]))
+@given(
+    st.lists(st.tuples(NAMES, LINES), min_size=1, max_size=4),
+    st.integers(1, 7),
+    st.integers(1, 30),
+    st.sampled_from(["\n", "\r\n"]),
+)
 def test_it_reads_what_a_reader_of_lines_reads(sequences, block, stretch, end) -> None:
     text = "".join(f">{name}\n" + "".join(line + end for line in lines) for name, lines in sequences).removesuffix("\n")
     wanted = by_line(text, stretch)
@@ -112,9 +118,19 @@ def test_a_name_begins_a_line(tmp_path, block):
 def test_dna_is_counted_and_sliced(tmp_path):
     """Documents are chromosomes, tokens bases: the counts are those of neighbours."""
     bases = ["".join(random.Random(seed).choices("ACGT", k=3000)) for seed in range(4)]
-    path, counts = write(tmp_path, "".join(f">chr{n}\n{text}\n" for n, text in enumerate(bases))), tmp_path / "counts.duckdb"
+    path, counts = (
+        write(tmp_path, "".join(f">chr{n}\n{text}\n" for n, text in enumerate(bases))),
+        tmp_path / "counts.duckdb",
+    )
     recallkit.count(path, out=counts, tokenizer="bytes", boundary="document")
-    recallkit.slice(path, tmp_path / "slices", counts=counts, tokenizer="bytes", boundary="document", seq_len=512)
+    recallkit.slice(
+        path,
+        tmp_path / "slices",
+        counts=counts,
+        tokenizer="bytes",
+        boundary="document",
+        seq_len=512,
+    )
     found = {(row["first"], row["second"]): row["count"] for row in recallkit.bigrams(counts).to_dicts()}
     assert found == Counter(pair for text in bases for pair in pairwise(b"\n" + text.encode()))
     assert pl.read_parquet(tmp_path / "slices" / "tokens.parquet").height == sum(map(len, bases))

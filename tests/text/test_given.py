@@ -27,7 +27,11 @@ def documents(texts: object, start: Position = START, **options: object) -> list
 
 
 def test_strings_and_records() -> None:
-    assert documents(["a", {"text": "b", "source": "s"}, {"content": ""}]) == [("a", "texts"), ("b", "s"), ("", "texts")]
+    assert documents(["a", {"text": "b", "source": "s"}, {"content": ""}]) == [
+        ("a", "texts"),
+        ("b", "s"),
+        ("", "texts"),
+    ]
     assert documents(iter(["a", "b"])) == documents(("a", "b")) == documents(np.array(["a", "b"])) == [("a", "texts"), ("b", "texts")]
     assert documents([{"body": "x"}], text_field="body") == [("x", "texts")]
     assert documents(["a", "b", "c"], Position(0, 1)) == [("b", "texts"), ("c", "texts")]
@@ -68,7 +72,10 @@ def test_the_digest_is_of_all_content() -> None:
         (5, "of type int"),
         ({"train": ["a"]}, "a mapping, not a list of texts"),
         (pl.DataFrame({"text": ["a"]}), "a table, not a list of texts"),
-        (datasets.DatasetDict(train=datasets.Dataset.from_list(ROWS)), "a mapping, not a list of texts; give one of its values"),
+        (
+            datasets.DatasetDict(train=datasets.Dataset.from_list(ROWS)),
+            "a mapping, not a list of texts; give one of its values",
+        ),
     ],
 )
 def test_no_collection_of_texts(texts: object, message: str, tmp_path: Path) -> None:
@@ -95,7 +102,11 @@ def test_bad_records() -> None:
 def test_slices_and_counts_are_those_of_a_file(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", TEXTS, "books")
     given = [{"text": text, "source": "books"} for text in TEXTS]
-    ways = {"file": {"sources": path}, "list": {"texts": iter(given)}, "dataset": {"texts": datasets.Dataset.from_list(given)}}
+    ways = {
+        "file": {"sources": path},
+        "list": {"texts": iter(given)},
+        "dataset": {"texts": datasets.Dataset.from_list(given)},
+    }
     found = {}
     for way, text in ways.items():
         out = tmp_path / way
@@ -106,7 +117,9 @@ def test_slices_and_counts_are_those_of_a_file(tmp_path: Path) -> None:
         tables = [pl.read_parquet(out / name) for name in ("tokens.parquet", "sequences.parquet")]
         found[way] = [summary.frame, recallkit.bigrams(out / "counts.duckdb"), *tables]
     for way in ("list", "dataset"):
-        assert [a.equals(b) for a, b in zip(found["file"], found[way], strict=True)] == [True] * 4, way
+        assert [a.equals(b) for a, b in zip(found["file"], found[way], strict=True)] == [
+            True,
+        ] * 4, way
 
 
 def test_sources_that_are_texts(tmp_path: Path) -> None:

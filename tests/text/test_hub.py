@@ -1,4 +1,5 @@
-"""The seam to `datasets`, fed with real data sets in local folders: what the hub serves, without the hub."""
+"""The seam to `datasets`, fed with real data sets in local folders: what the hub serves, without
+the hub."""
 
 from __future__ import annotations
 
@@ -32,8 +33,15 @@ def repo(tmp_path: Path) -> Path:
 def test_splits_are_streamed_and_reentered(repo: Path) -> None:
     corpus = Corpus([hub_shard(repo, "train"), hub_shard(repo, "validation")])
     documents = list(corpus.documents())
-    assert [d.text for d in documents] == [*(f"train {i}" for i in range(12)), *(f"validation {i}" for i in range(3))]
-    assert (documents[1].source, documents[1].id, documents[1].position) == ("set 1", "pile:train:1", Position(0, 1))
+    assert [d.text for d in documents] == [
+        *(f"train {i}" for i in range(12)),
+        *(f"validation {i}" for i in range(3)),
+    ]
+    assert (documents[1].source, documents[1].id, documents[1].position) == (
+        "set 1",
+        "pile:train:1",
+        Position(0, 1),
+    )
     assert corpus.report.num_documents == 15
     for start in (Position(0, 5), Position(1, 0), Position(1, 2), Position(1, 3)):
         assert list(corpus.documents(start)) == [d for d in documents if d.position >= start]
@@ -41,7 +49,9 @@ def test_splits_are_streamed_and_reentered(repo: Path) -> None:
 
 def test_pieces_hold_the_same_rows_in_order(repo: Path) -> None:
     for number in range(5):
-        (repo / f"test-{number}.jsonl").write_text("".join(json.dumps({"text": f"{number}.{row}"}) + "\n" for row in range(number + 1)))
+        (repo / f"test-{number}.jsonl").write_text(
+            "".join(json.dumps({"text": f"{number}.{row}"}) + "\n" for row in range(number + 1)),
+        )
     whole = hub_shard(repo, "test")
     texts = [document.text for document in Corpus([whole]).documents()]
     assert len(texts) == 15
@@ -52,13 +62,18 @@ def test_pieces_hold_the_same_rows_in_order(repo: Path) -> None:
         assert [document.text for document in corpus.documents()] == texts
         assert [document.text for document in corpus.documents(Position(number - 1, 1))][-1] == texts[-1]
     with pytest.raises(UserError, match=r"pile:test \(part 2 of 5\), row 0: no text"):
-        next(Corpus(replace(whole, finder=FieldFinder(text_field="body")).pieces(9)[1:]).documents())
+        next(
+            Corpus(replace(whole, finder=FieldFinder(text_field="body")).pieces(9)[1:]).documents(),
+        )
     with pytest.raises(UserError, match="cannot be streamed"):
         hub_shard(repo, "dev").pieces(9)
 
 
 def test_failures_are_one_line_with_the_remedy(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="pile:dev, row 0: cannot be streamed from the hub") as caught:
+    with pytest.raises(
+        UserError,
+        match="pile:dev, row 0: cannot be streamed from the hub",
+    ) as caught:
         next(Corpus([hub_shard(repo, "dev")]).documents())
     assert "local files" in caught.value.line()
     (repo / "train.jsonl").write_text('{"text": "good"}\n' * 3 + "{broken\n")
@@ -76,14 +91,24 @@ def test_a_configuration_is_named(tmp_path: Path) -> None:
         described += f"- config_name: {config}\n  data_files:\n  - split: test\n    path: {config}.jsonl\n"
     (tmp_path / "README.md").write_text(described + "---\n")
     shard = hub_shard(tmp_path, "test")
-    with pytest.raises(UserError, match=f"Config name is missing.*name one: {tmp_path}:CONFIG:test"):
+    with pytest.raises(
+        UserError,
+        match=f"Config name is missing.*name one: {tmp_path}:CONFIG:test",
+    ):
         list(Corpus([shard]).documents())
     assert [d.text for config in ("new", "old") for d in Corpus([replace(shard, config=config)]).documents()] == ["new", "old"]
     assert len({replace(shard, config=config).digest() for config in (None, "new", "old")}) == 3
 
 
 def test_ids_with_a_configuration() -> None:
-    named = ["owner/name:c:dev", "owner/name:c:", "owner/name::dev", "wikitext:wikitext-2-raw-v1:test", "owner/name:dev", "owner/name"]
+    named = [
+        "owner/name:c:dev",
+        "owner/name:c:",
+        "owner/name::dev",
+        "wikitext:wikitext-2-raw-v1:test",
+        "owner/name:dev",
+        "owner/name",
+    ]
     shards = open_corpus(named).shards
     assert [(shard.repo, shard.config, shard.split, shard.name, shard.source) for shard in shards] == [
         ("owner/name", "c", "dev", "owner/name:c:dev", "name"),

@@ -1,4 +1,5 @@
-"""Tokenizers that lose a part of a text: what they lose is refused where their ids are counted or sliced, what they keep is read."""
+"""Tokenizers that lose a part of a text: what they lose is refused where their ids are counted or
+sliced, what they keep is read."""
 
 from __future__ import annotations
 
@@ -22,7 +23,10 @@ def of_letters(normalizer: normalizers.Normalizer | None = None, **options: obje
     """Single letters, without an entry for anything else."""
     entries = LETTERS if "unk_token" not in options else {**LETTERS, "<unk>": len(LETTERS)}
     backend = Tokenizer(models.BPE(entries, [], **options))
-    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(prepend_scheme="never"), decoders.Metaspace(prepend_scheme="never")
+    backend.pre_tokenizer, backend.decoder = (
+        pre_tokenizers.Metaspace(prepend_scheme="never"),
+        decoders.Metaspace(prepend_scheme="never"),
+    )
     if normalizer is not None:
         backend.normalizer = normalizer
     backend.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
@@ -53,7 +57,11 @@ def without_outer_spaces() -> Tokenizer:
 
 
 LOSING = {
-    "an unknown token": (of_letters(unk_token="<unk>"), "漢", "'漢 and more' becomes '<unk> and more'"),
+    "an unknown token": (
+        of_letters(unk_token="<unk>"),
+        "漢",
+        "'漢 and more' becomes '<unk> and more'",
+    ),
     "no entry at all": (of_letters(), "漢", "'漢 and more' becomes ' and more'"),
     "lower case": (of_letters(normalizers.Lowercase()), "B", "'B and more' becomes 'b and more'"),
     "accents": (
@@ -84,7 +92,10 @@ def test_what_a_tokenizer_loses_is_refused_with_its_document(tmp_path: Path, kin
     assert recallkit.count(texts=texts[:1], out=tmp_path / "good.duckdb", tokenizer=path).frame["num_tokens"][0] == len(GOOD) + 1
 
 
-@pytest.mark.parametrize("name", ["byte-level after NFC", "sentencepiece", "unigram", "byte-level with a first space"])
+@pytest.mark.parametrize(
+    "name",
+    ["byte-level after NFC", "sentencepiece", "unigram", "byte-level with a first space"],
+)
 def test_tokenizers_with_every_byte_lose_nothing(name: str) -> None:
     assert made(name).keeps_text
     assert load_tokenizer("bytes").keeps_text
@@ -95,7 +106,14 @@ def test_the_unknown_token_itself_is_text(tmp_path: Path) -> None:
     backend = of_letters(unk_token="<unk>")
     backend.add_special_tokens(["<unk>"])
     backend.save(str(tmp_path / "letters.json"))
-    assert recallkit.count(texts=["a <unk> b"], out=tmp_path / "a.duckdb", tokenizer=tmp_path / "letters.json").frame["num_tokens"][0] == 6
+    assert (
+        recallkit.count(
+            texts=["a <unk> b"],
+            out=tmp_path / "a.duckdb",
+            tokenizer=tmp_path / "letters.json",
+        ).frame["num_tokens"][0]
+        == 6
+    )
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,15 @@ def ids_file(path: Path, texts: list[str]) -> None:
 
 
 WRITERS = {
-    "jsonl.gz": lambda path, texts: path.write_bytes(gzip.compress("".join(json.dumps({"text": t}) + "\n" for t in texts).encode())),
+    "jsonl.gz": lambda path, texts: path.write_bytes(
+        gzip.compress("".join(json.dumps({"text": t}) + "\n" for t in texts).encode()),
+    ),
     "json": lambda path, texts: path.write_text(json.dumps([{"text": text} for text in texts])),
-    "parquet": lambda path, texts: pq.write_table(pa.table({"text": texts}), path, row_group_size=5),
+    "parquet": lambda path, texts: pq.write_table(
+        pa.table({"text": texts}),
+        path,
+        row_group_size=5,
+    ),
     "npy": ids_file,
 }
 
@@ -76,7 +82,9 @@ def test_gigatoken_encodes_more_than_half_a_megabyte_and_gives_the_same_ids(tmp_
     """A tokenizer that gigatoken does not support tells whether it was asked."""
     pytest.importorskip("gigatoken", reason="the extra `fast` is not installed")
     settings = json.loads(tokenizers.load_tokenizer(None).backend.to_str())
-    settings["added_tokens"].append({**settings["added_tokens"][0], "id": 4096, "content": "x" * 1001})
+    settings["added_tokens"].append(
+        {**settings["added_tokens"][0], "id": 4096, "content": "x" * 1001},
+    )
     (tmp_path / "long.json").write_text(json.dumps(settings))
     path, found = write_jsonl(tmp_path / "a.jsonl", made_up_texts(1900, 100)), []
     for size in (2**19 - 1, 2**19, 2**19 + 1):
@@ -92,7 +100,9 @@ def test_gigatoken_encodes_more_than_half_a_megabyte_and_gives_the_same_ids(tmp_
 
 def test_a_manifest_has_no_password():
     shard = Shard("https://me:secret@host/text.jsonl", "text", FieldFinder())
-    assert OpenText(TextOptions(texts=["a"])).of_shards([shard]).names() == ["https://***@host/text.jsonl"]
+    assert OpenText(TextOptions(texts=["a"])).of_shards([shard]).names() == [
+        "https://***@host/text.jsonl",
+    ]
 
 
 def test_of_many_shards_one_digest_is_their_identity_and_their_folder_their_name(tmp_path):

@@ -59,7 +59,10 @@ def test_bad_arrays(tmp_path: Path, content: bytes, message: str, kept: list[str
         assert read(path, options=SKIPPING) == kept
 
 
-def test_an_item_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_item_that_is_too_long_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(config, "MAX_RECORD_BYTES", 1_000_000)
     (tmp_path / "a.json.gz").write_bytes(gzip.compress(b'["a", "' + b"x" * 2_000_000 + b'"]'))
     texts, line = fails(tmp_path / "a.json.gz")
@@ -90,7 +93,11 @@ def test_compressed_text_files(tmp_path: Path) -> None:
 def test_a_longer_window_of_zstd_is_named_with_its_remedy(tmp_path: Path) -> None:
     content = lines({"text": "one"}, {"text": "two"})
     for bits in (27, 28, 31):
-        settings_of = zstandard.ZstdCompressionParameters.from_level(3, window_log=bits, enable_ldm=True)
+        settings_of = zstandard.ZstdCompressionParameters.from_level(
+            3,
+            window_log=bits,
+            enable_ldm=True,
+        )
         compressor = zstandard.ZstdCompressor(compression_params=settings_of).compressobj()
         path = tmp_path / f"{bits}.jsonl.zst"
         path.write_bytes(compressor.compress(content) + compressor.flush())
@@ -103,14 +110,30 @@ def test_a_longer_window_of_zstd_is_named_with_its_remedy(tmp_path: Path) -> Non
             assert "truncated" not in said
 
 
-# --- what a file is, whatever it is called ----------------------------------------------------------------------------
+# --- what a file is, whatever it is called
+# ----------------------------------------------------------------------------
 
 ONE, TWO = lines({"text": "one"}), lines({"text": "two"})
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.ndjson", "a.ndjson.zstd", "a.jsonl.gzip", "a.json.zst"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a.jsonl",
+        "a.jsonl.gz",
+        "a.jsonl.zst",
+        "a.ndjson",
+        "a.ndjson.zstd",
+        "a.jsonl.gzip",
+        "a.json.zst",
+    ],
+)
 @pytest.mark.parametrize("compress", [bytes, gzip.compress, zst])
-def test_compression_is_told_by_the_first_bytes(tmp_path: Path, name: str, compress: Callable[[bytes], bytes]) -> None:
+def test_compression_is_told_by_the_first_bytes(
+    tmp_path: Path,
+    name: str,
+    compress: Callable[[bytes], bytes],
+) -> None:
     (tmp_path / name).write_bytes(compress(ONE + TWO))
     assert read(tmp_path / name) == ["one", "two"]
 
@@ -130,7 +153,10 @@ NAN = rb'"score": NaN, "all": [-Infinity, {"NaN": Infinity}]'
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
 def test_numbers_that_json_does_not_have(tmp_path: Path, name: str) -> None:
     """As Python's json writes them, beside the text; not in it."""
-    path, text = tmp_path / name, b'{"text": "NaN, \\"NaN\\": Infinity \\\\", "meta": "{\\"source\\": \\"s\\", \\"x\\": NaN}", %s}'
+    path, text = (
+        tmp_path / name,
+        b'{"text": "NaN, \\"NaN\\": Infinity \\\\", "meta": "{\\"source\\": \\"s\\", \\"x\\": NaN}", %s}',
+    )
     path.write_bytes(text % NAN if name == "a.jsonl" else b"[%s]" % (text % NAN))
     [document] = open_corpus([str(path)]).documents()
     assert (document.text, document.source) == ('NaN, "NaN": Infinity \\', "s")

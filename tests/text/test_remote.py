@@ -1,4 +1,5 @@
-"""Files elsewhere: a server of this machine that speaks HTTP, fsspec's file systems in memory and of local files."""
+"""Files elsewhere: a server of this machine that speaks HTTP, fsspec's file systems in memory and
+of local files."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from tests.conftest import made_up_texts
 
 
 class FileHandler(http.server.SimpleHTTPRequestHandler):
-    """Files of a folder, whole or in ranges, with a tag that changes with their content, as stores of objects give them."""
+    """Files of a folder, whole or in ranges, with a tag that changes with their content, as stores
+    of objects give them."""
 
     ranges = True
     cut = False
@@ -48,7 +50,10 @@ class FileHandler(http.server.SimpleHTTPRequestHandler):
             start, _, stop = asked.removeprefix("bytes=").partition("-")
             content = content[int(start) : int(stop) + 1 if stop else size]
             self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{int(start) + len(content) - 1}/{size}")
+            self.send_header(
+                "Content-Range",
+                f"bytes {start}-{int(start) + len(content) - 1}/{size}",
+            )
         else:
             self.send_response(200)
         if not self.ranges:
@@ -66,7 +71,10 @@ class FileHandler(http.server.SimpleHTTPRequestHandler):
 @contextlib.contextmanager
 def serving(folder: Path, handler: type[FileHandler] = FileHandler) -> Iterator[str]:
     """The address of a server of the files in a folder."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder))) as server:
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0),
+        partial(handler, directory=str(folder)),
+    ) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -118,7 +126,12 @@ def test_a_server_gives_what_the_disk_does(server: tuple[str, Path], ranges: boo
     (folder / "b.jsonl.zst").write_bytes(zstandard.compress(lines(*made)))
     (folder / "c.txt").write_text("plain")
     (folder / "d.json").write_text(json.dumps(made))
-    assert texts(f"{address}/a.jsonl", f"{address}/b.jsonl.zst?key=v", f"{address}/c.txt", f"{address}/d.json") == [
+    assert texts(
+        f"{address}/a.jsonl",
+        f"{address}/b.jsonl.zst?key=v",
+        f"{address}/c.txt",
+        f"{address}/d.json",
+    ) == [
         *made,
         *made,
         "plain",
@@ -135,7 +148,10 @@ def test_parquet_and_arrow_are_read_in_ranges(server: tuple[str, Path]) -> None:
     address, folder = server
     table = pa.table({"text": [f"t{i}" for i in range(100)], "more": ["x" * 1000] * 100})
     pq.write_table(table, folder / "a.parquet", row_group_size=7)
-    with pa.OSFile(str(folder / "a.arrow"), "w") as file, pa.ipc.new_file(file, table.schema) as writer:
+    with (
+        pa.OSFile(str(folder / "a.arrow"), "w") as file,
+        pa.ipc.new_file(file, table.schema) as writer,
+    ):
         writer.write_table(table, max_chunksize=9)
     assert texts(f"{address}/a.parquet", f"{address}/a.arrow") == [f"t{i}" for i in range(100)] * 2
     assert [d.text for d in open_corpus([f"{address}/a.parquet"]).documents(Position(0, 95))] == [f"t{i}" for i in range(95, 100)]
@@ -146,7 +162,11 @@ def test_a_folder_and_a_pattern(memory: fsspec.AbstractFileSystem) -> None:
     memory.pipe("/other/z.jsonl", gzip.compress(lines("compressed")))
     assert texts("memory://other/z.jsonl") == ["compressed"]
     assert texts("memory://bucket") == ["a.jsonl", "b/0.jsonl", "b/1.jsonl"]
-    assert texts("memory://bucket/b/*.jsonl", "memory://bucket/a.jsonl") == ["b/0.jsonl", "b/1.jsonl", "a.jsonl"]
+    assert texts("memory://bucket/b/*.jsonl", "memory://bucket/a.jsonl") == [
+        "b/0.jsonl",
+        "b/1.jsonl",
+        "a.jsonl",
+    ]
     sources = [document.source for document in open_corpus(["memory://bucket", "memory://other/z.jsonl"]).documents()]
     assert sources == ["bucket", "b", "b", "z"]
     assert "matches no file" in error_of("memory://bucket/*.txt")
@@ -162,7 +182,9 @@ def test_a_saved_data_set_elsewhere(memory: fsspec.AbstractFileSystem) -> None:
     datasets.DatasetDict(splits).save_to_disk("memory://data")
     assert texts("memory://data") == [f"train {i}" for i in range(5)]
     assert texts("memory://data:test") == [f"test {i}" for i in range(5)]
-    assert "no split dev; choose memory://data:train or memory://data:test" in error_of("memory://data:dev")
+    assert "no split dev; choose memory://data:train or memory://data:test" in error_of(
+        "memory://data:dev",
+    )
 
 
 def test_a_file_in_an_archive_elsewhere(server: tuple[str, Path]) -> None:
@@ -174,7 +196,10 @@ def test_a_file_in_an_archive_elsewhere(server: tuple[str, Path]) -> None:
     assert texts(f"zip://in/a.jsonl::{address}/all.zip") == ["zipped"]
 
 
-def test_a_changed_file_is_noticed(server: tuple[str, Path], memory: fsspec.AbstractFileSystem) -> None:
+def test_a_changed_file_is_noticed(
+    server: tuple[str, Path],
+    memory: fsspec.AbstractFileSystem,
+) -> None:
     address, folder = server
     (folder / "a.jsonl").write_bytes(lines("one"))
     memory.pipe("/a.jsonl", lines("one"))
@@ -189,7 +214,10 @@ def test_a_changed_file_is_noticed(server: tuple[str, Path], memory: fsspec.Abst
         corpus.digests()
 
 
-def test_errors_are_one_line_with_a_remedy(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_one_line_with_a_remedy(
+    server: tuple[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(connection, "sleep", lambda seconds: None)
     address, folder = server
     assert f"{address}/none.jsonl: cannot be read" in error_of(f"{address}/none.jsonl")

@@ -1,4 +1,5 @@
-"""`slice --sample`: whole documents at random, of every source, the same ones again; and what `slice` says of too few documents."""
+"""`slice --sample`: whole documents at random, of every source, the same ones again; and what
+`slice` says of too few documents."""
 
 from __future__ import annotations
 
@@ -31,14 +32,22 @@ def corpus(texts, tmp_path_factory) -> list[Path]:
 
 
 def documents(folder: Path) -> list[tuple[str, str]]:
-    """(source, text) of each document of a slice directory that was made with `--boundary document`."""
+    """(source, text) of each document of a slice directory that was made with `--boundary
+    document`."""
     groups = pl.read_parquet(folder / "tokens.parquet").group_by("document", maintain_order=True).agg("source", "token")
     ids = [each.to_numpy().astype("uint32") for each in groups["token"]]
-    return list(zip(groups["source"].list.first().cast(pl.String), load_tokenizer(None).decode(ids), strict=True))
+    return list(
+        zip(
+            groups["source"].list.first().cast(pl.String),
+            load_tokenizer(None).decode(ids),
+            strict=True,
+        )
+    )
 
 
 def test_a_sample_is_of_whole_documents_of_each_source(run, corpus, texts, tmp_path):
-    """Of each as large a part as it has of the text, but for what is too long; another seed draws others, the same one the same bytes."""
+    """Of each as large a part as it has of the text, but for what is too long; another seed draws
+    others, the same one the same bytes."""
     command = ["slice", *corpus, "--boundary", "document", "--sample", "4k"]
     done = run(*command, "-o", tmp_path / "a")
     assert done.returncode == 0, done.stderr
@@ -47,15 +56,26 @@ def test_a_sample_is_of_whole_documents_of_each_source(run, corpus, texts, tmp_p
         assert text in texts[source]
     manifest = artifacts.read_manifest(tmp_path / "a/tokens.parquet")
     by_source = {name: sum(source == name for source, _ in drawn) / SIZES[name] for name in SIZES}
-    # The book is a large part of the text, and that part of the sample has no room for it: the parts of the others are enlarged.
+    # The book is a large part of the text, and that part of the sample has no room for it: the
+    # parts of the others are enlarged.
     assert 3600 < manifest["num_rows"] < 4400
     assert by_source["rare"] >= 0.5
     assert 0.5 < by_source["large"] / by_source["small"] < 2
-    numbers = {"tokens": 4000, "seed": 0, "documents": len(drawn), "sources": 3, "of_documents": 363, "of_sources": 4}
+    numbers = {
+        "tokens": 4000,
+        "seed": 0,
+        "documents": len(drawn),
+        "sources": 3,
+        "of_documents": 363,
+        "of_sources": 4,
+    }
     of_tokens = manifest["drawn"].pop("of_tokens")
     assert manifest["drawn"] == {**numbers, "left_out": ["book"]}
     assert run("slice", *corpus, "--boundary", "document", "-o", tmp_path / "whole").returncode == 0
-    assert of_tokens == pytest.approx(artifacts.read_manifest(tmp_path / "whole/tokens.parquet")["num_rows"], rel=0.05)
+    assert of_tokens == pytest.approx(
+        artifacts.read_manifest(tmp_path / "whole/tokens.parquet")["num_rows"],
+        rel=0.05,
+    )
     said = f"Sample: {len(drawn)} of 363 documents and 3 of 4 sources, drawn with seed 0. "
     said += "Left out because all their documents are too long: book."
     assert said in " ".join(done.stdout.split())
@@ -69,7 +89,9 @@ def test_a_sample_is_of_whole_documents_of_each_source(run, corpus, texts, tmp_p
 def test_a_sample_as_large_as_the_text_is_all_of_it(run, corpus, tmp_path):
     for name, more in (("all", []), ("drawn", ["--sample", "1M"])):
         assert run("slice", *corpus[:3], *more, "-o", tmp_path / name).returncode == 0
-    assert pl.read_parquet(tmp_path / "all/tokens.parquet").equals(pl.read_parquet(tmp_path / "drawn/tokens.parquet"))
+    assert pl.read_parquet(tmp_path / "all/tokens.parquet").equals(
+        pl.read_parquet(tmp_path / "drawn/tokens.parquet"),
+    )
 
 
 def test_an_interrupted_sample_is_resumed_to_the_same_bytes(run, corpus, tmp_path, monkeypatch):
@@ -99,7 +121,10 @@ def test_what_cannot_be_drawn_is_refused(run, corpus, tmp_path):
 
 def test_too_few_documents_are_told_when_they_are_sliced(run, corpus, small_slices, tmp_path):
     """The remedy is one that this command has."""
-    long = write_jsonl(tmp_path / "long.jsonl", [" ".join(each) for each in zip(*[iter(made_up_texts(200, 120))] * 50, strict=True)])
+    long = write_jsonl(
+        tmp_path / "long.jsonl",
+        [" ".join(each) for each in zip(*[iter(made_up_texts(200, 120))] * 50, strict=True)],
+    )
     command = ["slice", long, corpus[0], "-o", tmp_path / "slices[1]"]
     done = run(*command, "--limit-tokens", "9k")
     assert "results on these slices will have no interval: all tokens come from effectively 2." in done.stderr
@@ -110,8 +135,24 @@ def test_too_few_documents_are_told_when_they_are_sliced(run, corpus, small_slic
     assert "5 are needed; draw more with --sample" in run("slice", corpus[2], "--sample", 90, "-o", tmp_path / "two").stderr
     # Of many documents, whose AR hits are all in one:
     one = write_jsonl(
-        tmp_path / "one.jsonl", ["seldom said " * 20, *(f"number {n} and {n + 1} are all different words here" for n in range(30))]
+        tmp_path / "one.jsonl",
+        [
+            "seldom said " * 20,
+            *(f"number {n} and {n + 1} are all different words here" for n in range(30)),
+        ],
     )
-    counts = ["--counts", small_slices.parent / "counts.duckdb", "--max-count", 0, "--boundary", "document"]
+    counts = [
+        "--counts",
+        small_slices.parent / "counts.duckdb",
+        "--max-count",
+        0,
+        "--boundary",
+        "document",
+    ]
     assert "AR hits come from effectively 1.0 documents" in run("slice", one, *counts, "-o", tmp_path / "one").stderr
-    assert json.loads(run("slice", corpus[2], "--sample", 90, "-o", tmp_path / "two", "--json").stdout)["drawn"]["sources"] == 1
+    assert (
+        json.loads(
+            run("slice", corpus[2], "--sample", 90, "-o", tmp_path / "two", "--json").stdout,
+        )["drawn"]["sources"]
+        == 1
+    )

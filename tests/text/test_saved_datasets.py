@@ -46,7 +46,10 @@ def test_splits_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     datasets.DatasetDict(splits).save_to_disk("data")
     assert texts("data") == ["train"]
     assert texts("data:test", tmp_path / "data" / "train") == ["test", "train"]
-    with pytest.raises(UserError, match="data: no split validation; choose data:train or data:test"):
+    with pytest.raises(
+        UserError,
+        match="data: no split validation; choose data:train or data:test",
+    ):
         texts("data", split="validation")
     saved(tmp_path / "one")
     with pytest.raises(UserError, match="one:test: no such file"):
@@ -65,7 +68,10 @@ def test_damage_is_told(tmp_path: Path) -> None:
         '{"_data_files": [{"filename": 3}]}',
     ):
         state.write_text(damaged)
-        with pytest.raises(UserError, match="not in the form that save_to_disk writes; save the data set again"):
+        with pytest.raises(
+            UserError,
+            match="not in the form that save_to_disk writes; save the data set again",
+        ):
             texts(tmp_path / "data")
     state.write_text(json.dumps(whole))
     gone = tmp_path / "data" / whole["_data_files"][1]["filename"]

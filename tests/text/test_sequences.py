@@ -1,4 +1,5 @@
-"""Packing: every token predicted once, adjacent sequences share one id, any cut and any restart give the same sequences."""
+"""Packing: every token predicted once, adjacent sequences share one id, any cut and any restart
+give the same sequences."""
 
 from __future__ import annotations
 
@@ -31,7 +32,12 @@ def batches(documents: list[list[int]], sizes: list[int], start: int = 0):
         at, turn = at + len(chosen), turn + 1
 
 
-def expected_sequences(documents: list[list[int]], seq_len: int, boundary: str, limit: int | None) -> list[list[tuple[int, int]]]:
+def expected_sequences(
+    documents: list[list[int]],
+    seq_len: int,
+    boundary: str,
+    limit: int | None,
+) -> list[list[tuple[int, int]]]:
     """(id, document) of every sequence, by the definition."""
     if boundary == "pack":
         streams = [[(i, n) for n, d in enumerate(documents) for i in [*d, END]]]
@@ -53,7 +59,15 @@ def packed(blocks) -> list[list[tuple[int, int]]]:
         starts = block.span_starts + np.repeat(block.offsets[:-1], np.diff(block.span_offsets))
         documents = np.repeat(block.span_documents, np.diff(starts, append=len(block.ids)))
         for start, stop in zip(block.offsets[:-1], block.offsets[1:], strict=True):
-            found.append(list(zip(block.ids[start:stop].tolist(), documents[start:stop].tolist(), strict=True)))
+            found.append(
+                list(
+                    zip(
+                        block.ids[start:stop].tolist(),
+                        documents[start:stop].tolist(),
+                        strict=True,
+                    ),
+                )
+            )
         assert block.span_sources == [f"s{d % 3}" for d in block.span_documents.tolist()]
     return found
 
@@ -70,21 +84,43 @@ documents_strategy = st.lists(st.lists(st.integers(0, 50), max_size=12), min_siz
     limit=st.none() | st.integers(1, 60),
 )
 def test_sequences_follow_the_definition(boundary, documents, seq_len, sizes, limit):
-    blocks = pack_sequences(batches(documents, sizes), end_token_id=END, seq_len=seq_len, boundary=boundary, limit_predictions=limit)
+    blocks = pack_sequences(
+        batches(documents, sizes),
+        end_token_id=END,
+        seq_len=seq_len,
+        boundary=boundary,
+        limit_predictions=limit,
+    )
     assert packed(blocks) == expected_sequences(documents, seq_len, boundary, limit)
 
 
 @pytest.mark.parametrize("boundary", ["pack", "document"])
 @settings(max_examples=40)
-@given(documents=documents_strategy, seq_len=st.integers(1, 5), block=st.integers(1, 4), limit=st.none() | st.integers(1, 60))
+@given(
+    documents=documents_strategy,
+    seq_len=st.integers(1, 5),
+    block=st.integers(1, 4),
+    limit=st.none() | st.integers(1, 60),
+)
 def test_packing_goes_on_from_every_block(boundary, documents, seq_len, block, limit):
-    options = {"end_token_id": END, "seq_len": seq_len, "boundary": boundary, "limit_predictions": limit}
+    options = {
+        "end_token_id": END,
+        "seq_len": seq_len,
+        "boundary": boundary,
+        "limit_predictions": limit,
+    }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sequences, "SEQUENCES_PER_ROW_GROUP", block)
         whole = list(pack_sequences(batches(documents, [2]), **options))
         for done, stopped_at in enumerate(whole, 1):
             state = PackingState.from_json(asdict(stopped_at.state))
-            rest = list(pack_sequences(batches(documents, [3], state.position.record), state=state, **options))
+            rest = list(
+                pack_sequences(
+                    batches(documents, [3], state.position.record),
+                    state=state,
+                    **options,
+                )
+            )
             assert packed(rest) == packed(whole[done:])
             assert [b.first for b in rest] == [b.first for b in whole[done:]]
 
@@ -93,7 +129,9 @@ def test_packing_goes_on_from_every_block(boundary, documents, seq_len, block, l
 def test_long_sequences_make_blocks_of_fewer(monkeypatch, boundary):
     monkeypatch.setattr(config, "TOKENS_PER_ROW_GROUP", 64 * 10)
     documents = [[1] * 1000] * 2
-    blocks = list(pack_sequences(batches(documents, [1]), end_token_id=END, seq_len=10, boundary=boundary))
+    blocks = list(
+        pack_sequences(batches(documents, [1]), end_token_id=END, seq_len=10, boundary=boundary),
+    )
     assert [len(block) for block in blocks[:-1]] == [64, 64, 64]
     assert sum(len(block.ids) - len(block) for block in blocks) == (2001 if boundary == "pack" else 2000)
 
@@ -101,7 +139,9 @@ def test_long_sequences_make_blocks_of_fewer(monkeypatch, boundary):
 def test_the_papers_windows():
     """2048 predictions from 2049 ids, one id shared; the last sequence keeps what is left."""
     ids = [(i * 7) % 97 for i in range(5000)]
-    blocks = list(pack_sequences(batches([ids], [1]), end_token_id=END, seq_len=2048, boundary="pack"))
+    blocks = list(
+        pack_sequences(batches([ids], [1]), end_token_id=END, seq_len=2048, boundary="pack"),
+    )
     lengths = [np.diff(b.offsets).tolist() for b in blocks]
     assert lengths == [[2049, 2049, 5001 - 2 * 2048]]
     assert blocks[0].ids[2048] == blocks[0].ids[2049] == ids[2048]

@@ -1,4 +1,5 @@
-"""End tokens and prefixes by what the files of tokenizers and models say, in the forms of the families that have them."""
+"""End tokens and prefixes by what the files of tokenizers and models say, in the forms of the
+families that have them."""
 
 from __future__ import annotations
 
@@ -29,13 +30,21 @@ def write(
     """A byte-level tokenizer with these special tokens, and the configurations beside it."""
     ordinary = [token for token in ORDINARY if token not in special]
     tokens = [*special, *ordinary, *pre_tokenizers.ByteLevel.alphabet()]
-    backend = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(tokens)}, merges=[]))
-    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    backend = Tokenizer(
+        models.BPE(vocab={token: number for number, token in enumerate(tokens)}, merges=[]),
+    )
+    backend.pre_tokenizer, backend.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     backend.add_tokens([AddedToken(token, special=False) for token in ordinary])
     backend.add_special_tokens([AddedToken(token, special=True) for token in special])
     if template:
         pairs = [(template, tokens.index(template))]
-        backend.post_processor = processors.TemplateProcessing(single=f"{template} $A", special_tokens=pairs)
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{template} $A",
+            special_tokens=pairs,
+        )
     folder.mkdir(exist_ok=True)
     backend.save(str(folder / name))
     for file, content in (("tokenizer_config.json", tokenizer), ("config.json", model)):
@@ -52,13 +61,28 @@ DEEPSEEK = ["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"]
 ENDS = {
     "Llama 2": (["<unk>", "<s>", "</s>"], {"eos_token": "</s>"}, None, "</s>"),
     "Llama 3": (LLAMA_3, {"eos_token": "<|end_of_text|>"}, None, "<|end_of_text|>"),
-    "Llama 3, chat": (LLAMA_3, {"eos_token": "<|eot_id|>"}, {"eos_token_id": [2, 1]}, "<|end_of_text|>"),
+    "Llama 3, chat": (
+        LLAMA_3,
+        {"eos_token": "<|eot_id|>"},
+        {"eos_token_id": [2, 1]},
+        "<|end_of_text|>",
+    ),
     "Gemma": (GEMMA, {"eos_token": {"content": "<eos>"}}, None, "<eos>"),
-    "Gemma, chat": (GEMMA, {"eos_token": "<end_of_turn>"}, {"text_config": {"eos_token_id": 1}}, "<eos>"),
+    "Gemma, chat": (
+        GEMMA,
+        {"eos_token": "<end_of_turn>"},
+        {"text_config": {"eos_token_id": 1}},
+        "<eos>",
+    ),
     "Qwen": (QWEN, {"eos_token": "<|endoftext|>"}, None, "<|endoftext|>"),
     "Qwen, chat": (QWEN, {"eos_token": "<|im_end|>"}, {"eos_token_id": 2}, "<|endoftext|>"),
     "DeepSeek": (DEEPSEEK, {"eos_token": DEEPSEEK[1]}, None, DEEPSEEK[1]),
-    "gpt-oss": (["<|endoftext|>", "<|return|>"], {"eos_token": "<|return|>"}, None, "<|endoftext|>"),
+    "gpt-oss": (
+        ["<|endoftext|>", "<|return|>"],
+        {"eos_token": "<|return|>"},
+        None,
+        "<|endoftext|>",
+    ),
     "Pythia": (["<|endoftext|>", "<|padding|>"], None, None, "<|endoftext|>"),
 }
 """Special tokens, tokenizer_config.json, config.json, and the token that ends documents."""
@@ -73,10 +97,14 @@ def test_the_end_of_documents_is_the_same_from_every_form(tmp_path, family):
 
 
 def test_what_a_configuration_names_comes_first(tmp_path):
-    """Its model's, where the tokenizer's names none; not a token that is not in the vocabulary, nor an id that means something else."""
+    """Its model's, where the tokenizer's names none; not a token that is not in the vocabulary, nor
+    an id that means something else."""
     special = ["<|endoftext|>", "<stop>", "<bos>"]
     named = [({"eos_token": "<stop>"}, None), (None, {"eos_token_id": 1})]
-    useless = [({"eos_token": "<no>"}, None), *((None, {"eos_token_id": number}) for number in (2, 9, 999, -1, 1 << 40, True))]
+    useless = [
+        ({"eos_token": "<no>"}, None),
+        *((None, {"eos_token_id": number}) for number in (2, 9, 999, -1, 1 << 40, True)),
+    ]
     for number, (tokenizer, model) in enumerate([*named, *useless]):
         folder = write(tmp_path / str(number), special, tokenizer=tokenizer, model=model)
         assert load_tokenizer(str(folder)).end_token == ("<stop>" if number < 2 else "<|endoftext|>")
@@ -86,7 +114,11 @@ def test_what_a_configuration_names_comes_first(tmp_path):
     ("special", "tokenizer", "message"),
     [
         (["<bos>"], None, "no end token found in this vocabulary; name the one"),
-        (["<|im_end|>"], {"eos_token": "<|im_end|>"}, r"its end token <\|im_end\|> ends a turn of a chat, not a document; name the one"),
+        (
+            ["<|im_end|>"],
+            {"eos_token": "<|im_end|>"},
+            r"its end token <\|im_end\|> ends a turn of a chat, not a document; name the one",
+        ),
     ],
 )
 def test_ordinary_tokens_and_turns_end_no_document(tmp_path, special, tokenizer, message):
@@ -107,19 +139,61 @@ def test_counts_with_another_end_are_refused(tmp_path, tokenizer):
     name = "bytes" if tokenizer == "bytes" else str(write(tmp_path / "model", ["<|endoftext|>", "<stop>"]))
     other = ";" if tokenizer == "bytes" else "<stop>"
     counting.count(TextOptions(texts=["a b; a b"] * 3, tokenizer=name), tmp_path / "c.duckdb")
-    with pytest.raises(UserError, match=f"between documents, but here '{other}' ends them; use that of the counts"):
-        slicing.slice_text(TextOptions(texts=["a b"], tokenizer=name, end_token=other), tmp_path / "s", counts=tmp_path / "c.duckdb")
+    with pytest.raises(
+        UserError,
+        match=f"between documents, but here '{other}' ends them; use that of the counts",
+    ):
+        slicing.slice_text(
+            TextOptions(texts=["a b"], tokenizer=name, end_token=other),
+            tmp_path / "s",
+            counts=tmp_path / "c.duckdb",
+        )
 
 
 BEGINS = {
     "a template": ("<bos>", {}, {}, "<bos>"),
-    "a template and what contradicts it": ("<bos>", {"bos_token": "<bos>", "add_bos_token": False}, {}, "<bos>"),
-    "DeepSeek 3: no template, but an option": ("", {"bos_token": "<bos>", "add_bos_token": True}, {}, "<bos>"),
-    "an option that says no": ("", {"bos_token": "<bos>", "add_bos_token": False, "tokenizer_class": "LlamaTokenizer"}, {}, ""),
-    "a class that adds it": ("", {"bos_token": "<bos>", "tokenizer_class": "LlamaTokenizerFast"}, {}, "<bos>"),
-    "Gemma 4: in its configuration alone": ("", {"bos_token": "<bos>"}, {"model_type": "gemma4"}, "<bos>"),
-    "RecurrentGemma": ("", {"bos_token": "<bos>", "add_bos_token": False}, {"model_type": "recurrent_gemma"}, "<bos>"),
-    "xLSTM": ("", {"bos_token": "<bos>"}, {"model_type": "xlstm", "force_bos_token_insert": True}, "<bos>"),
+    "a template and what contradicts it": (
+        "<bos>",
+        {"bos_token": "<bos>", "add_bos_token": False},
+        {},
+        "<bos>",
+    ),
+    "DeepSeek 3: no template, but an option": (
+        "",
+        {"bos_token": "<bos>", "add_bos_token": True},
+        {},
+        "<bos>",
+    ),
+    "an option that says no": (
+        "",
+        {"bos_token": "<bos>", "add_bos_token": False, "tokenizer_class": "LlamaTokenizer"},
+        {},
+        "",
+    ),
+    "a class that adds it": (
+        "",
+        {"bos_token": "<bos>", "tokenizer_class": "LlamaTokenizerFast"},
+        {},
+        "<bos>",
+    ),
+    "Gemma 4: in its configuration alone": (
+        "",
+        {"bos_token": "<bos>"},
+        {"model_type": "gemma4"},
+        "<bos>",
+    ),
+    "RecurrentGemma": (
+        "",
+        {"bos_token": "<bos>", "add_bos_token": False},
+        {"model_type": "recurrent_gemma"},
+        "<bos>",
+    ),
+    "xLSTM": (
+        "",
+        {"bos_token": "<bos>"},
+        {"model_type": "xlstm", "force_bos_token_insert": True},
+        "<bos>",
+    ),
     "GPT-2: named, and never added": ("", {"bos_token": "<bos>"}, {"model_type": "gpt2"}, ""),
     "none": ("", {}, {}, ""),
 }
@@ -129,7 +203,17 @@ BEGINS = {
 @pytest.mark.parametrize("kind", BEGINS)
 def test_a_text_begins_as_its_files_say(tmp_path, kind):
     template, tokenizer, model, token = BEGINS[kind]
-    prefix = load_tokenizer(str(write(tmp_path / "model", ["<eos>", "<bos>"], template=template, tokenizer=tokenizer, model=model))).prefix
+    prefix = load_tokenizer(
+        str(
+            write(
+                tmp_path / "model",
+                ["<eos>", "<bos>"],
+                template=template,
+                tokenizer=tokenizer,
+                model=model,
+            )
+        )
+    ).prefix
     assert (prefix.token, prefix.ids) == (token, (1,) if token else ())
     assert bool(prefix.reason) == bool(token)
 
@@ -139,7 +223,10 @@ def test_the_first_release_of_llama_3_has_no_template(tmp_path):
     assert load_tokenizer(str(write(tmp_path / "model", LLAMA_3, tokenizer=named))).prefix.ids == (0,)
 
 
-@pytest.mark.parametrize("content", ['{"bos_token": "<b', "version https://git-lfs.github.com/spec/v1\n", "", "[]"])
+@pytest.mark.parametrize(
+    "content",
+    ['{"bos_token": "<b', "version https://git-lfs.github.com/spec/v1\n", "", "[]"],
+)
 @pytest.mark.parametrize("file", ["tokenizer_config.json", "config.json"])
 def test_a_damaged_configuration_is_not_the_same_as_none(tmp_path, file, content):
     folder = write(tmp_path / "model", ["<eos>", "<bos>"])
@@ -151,7 +238,10 @@ def test_a_damaged_configuration_is_not_the_same_as_none(tmp_path, file, content
 @pytest.mark.parametrize(
     ("tokenizer", "message"),
     [
-        ({"bos_token": "<bos>", "add_bos_token": "true"}, "its add_bos_token is 'true', neither true nor false; write"),
+        (
+            {"bos_token": "<bos>", "add_bos_token": "true"},
+            "its add_bos_token is 'true', neither true nor false; write",
+        ),
         (
             {"bos_token": "<s >", "add_bos_token": True},
             "its bos_token '<s >' is not in its vocabulary, and",
@@ -160,16 +250,26 @@ def test_a_damaged_configuration_is_not_the_same_as_none(tmp_path, file, content
 )
 def test_a_configuration_that_cannot_be_is_refused(tmp_path, tokenizer, message):
     with pytest.raises(UserError, match=message):
-        _ = load_tokenizer(str(write(tmp_path / "model", ["<eos>", "<bos>"], tokenizer=tokenizer))).prefix
+        _ = load_tokenizer(
+            str(write(tmp_path / "model", ["<eos>", "<bos>"], tokenizer=tokenizer)),
+        ).prefix
 
 
 def test_a_tokenizer_of_few_letters_has_a_template_too(tmp_path):
     """It has no id for most texts."""
-    backend = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(["<eos>", "<bos>", *"ACGT"])}, merges=[]))
+    backend = Tokenizer(
+        models.BPE(
+            vocab={token: number for number, token in enumerate(["<eos>", "<bos>", *"ACGT"])},
+            merges=[],
+        )
+    )
     backend.add_special_tokens(["<eos>", "<bos>"])
     for begins in (False, True):
         if begins:
-            backend.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
+            backend.post_processor = processors.TemplateProcessing(
+                single="<bos> $A",
+                special_tokens=[("<bos>", 1)],
+            )
         backend.save(str(tmp_path / "dna.json"))
         assert load_tokenizer(str(tmp_path / "dna.json")).prefix.ids == (1,) * begins
 
@@ -180,14 +280,20 @@ def test_rows_are_filled_up_with_the_token_that_is_configured(tmp_path):
     first, second = (tokenizer.encode([text])[0].tolist() for text in ("ab", "abcd"))
     rows = [{"input_ids": [*first, 0, 1, 1, 1]}, {"input_ids": [1, 1, *second]}]
     ids = counting.count(TextOptions(texts=rows, tokenizer=str(folder)), tmp_path / "ids")
-    text = counting.count(TextOptions(texts=["ab", "abcd"], tokenizer=str(folder)), tmp_path / "text")
+    text = counting.count(
+        TextOptions(texts=["ab", "abcd"], tokenizer=str(folder)),
+        tmp_path / "text",
+    )
     assert ids["num_tokens"] == text["num_tokens"] == 8
     assert ids["id"] == text["id"]
 
 
 def test_a_hub_id_is_read_with_its_configuration(tmp_path, hub, capfd):
     named = {"bos_token": "<bos>", "eos_token": "<end_of_turn>"}
-    hub("owner/gemma", write(tmp_path / "model", GEMMA, tokenizer=named, model={"model_type": "gemma4"}))
+    hub(
+        "owner/gemma",
+        write(tmp_path / "model", GEMMA, tokenizer=named, model={"model_type": "gemma4"}),
+    )
     tokenizer = load_tokenizer("owner/gemma")
     assert (tokenizer.end_token, tokenizer.prefix.ids) == ("<eos>", (2,))
     assert capfd.readouterr().err == ""
@@ -197,11 +303,19 @@ def test_a_hub_id_is_read_with_its_configuration(tmp_path, hub, capfd):
 
 
 def test_what_ends_documents_is_said_with_its_reason(tmp_path, capfd):
-    folder = str(write(tmp_path / "model", ["<|endoftext|>", "<stop>"], tokenizer={"eos_token": "<stop>"}))
+    folder = str(
+        write(tmp_path / "model", ["<|endoftext|>", "<stop>"], tokenizer={"eos_token": "<stop>"}),
+    )
     alone = str(write(tmp_path, ["<|endoftext|>"], name="alone.json") / "alone.json")
     lines = {
-        (folder, None): "documents end with '<stop>' (1), as its tokenizer_config.json says; `count` and `slice` take --end-token\n",
-        (alone, None): "documents end with '<|endoftext|>' (0), its special token for that; `count` and `slice` take --end-token\n",
+        (
+            folder,
+            None,
+        ): "documents end with '<stop>' (1), as its tokenizer_config.json says; `count` and `slice` take --end-token\n",
+        (
+            alone,
+            None,
+        ): "documents end with '<|endoftext|>' (0), its special token for that; `count` and `slice` take --end-token\n",
         (folder, "<|endoftext|>"): "documents end with '<|endoftext|>' (0), as --end-token says\n",
         (None, None): None,
     }
@@ -209,7 +323,12 @@ def test_what_ends_documents_is_said_with_its_reason(tmp_path, capfd):
         text = TextOptions(texts=["a b a b"], tokenizer=tokenizer, end_token=end)
         for command in ("count", "slice"):
             target = tmp_path / f"{number}-{command}"
-            counting.count(text, target) if command == "count" else slicing.slice_text(text, target, counts=None, seq_len=4)
+            counting.count(text, target) if command == "count" else slicing.slice_text(
+                text,
+                target,
+                counts=None,
+                seq_len=4,
+            )
             err = capfd.readouterr().err
             assert ("documents end with" in err) == (line is not None)
             assert line is None or line in err

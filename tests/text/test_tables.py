@@ -1,4 +1,5 @@
-"""Arrow files and CSV (Parquet: test_corpus.py): what is read, re-entry at every row, bad input, memory."""
+"""Arrow files and CSV (Parquet: test_corpus.py): what is read, re-entry at every row, bad input,
+memory."""
 
 from __future__ import annotations
 
@@ -25,7 +26,10 @@ from tests.text.test_corpus import SKIPPING, assert_reenters, fails, read, zst
 
 
 def write_arrow(path: Path, table: pa.Table, rows: int = 3, *, stream: bool = True) -> None:
-    with pa.OSFile(str(path), "w") as file, (pa.ipc.new_stream if stream else pa.ipc.new_file)(file, table.schema) as writer:
+    with (
+        pa.OSFile(str(path), "w") as file,
+        (pa.ipc.new_stream if stream else pa.ipc.new_file)(file, table.schema) as writer,
+    ):
         writer.write_table(table, max_chunksize=rows)
 
 
@@ -38,10 +42,20 @@ WRITERS = {
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_tables_are_read_in_the_columns_that_are_needed(tmp_path: Path, name: str) -> None:
-    rows = [{"text": f"t{i}", "meta": {"pile_set_name": "ArXiv" if i % 2 else "Github"}, "vector": [0.5]} for i in range(10)]
+    rows = [
+        {
+            "text": f"t{i}",
+            "meta": {"pile_set_name": "ArXiv" if i % 2 else "Github"},
+            "vector": [0.5],
+        }
+        for i in range(10)
+    ]
     WRITERS[name](tmp_path / name, pa.Table.from_pylist(rows))
     shard = open_corpus([str(tmp_path)]).shards[0]
-    assert next(shard.records(4, pytest.fail)) == (4, {"text": "t4", "meta": {"pile_set_name": "Github"}})
+    assert next(shard.records(4, pytest.fail)) == (
+        4,
+        {"text": "t4", "meta": {"pile_set_name": "Github"}},
+    )
     documents = list(open_corpus([str(tmp_path)]).documents())
     assert [d.text for d in documents] == [f"t{i}" for i in range(10)]
     assert [d.source for d in documents[:2]] == ["Github", "ArXiv"]
@@ -49,11 +63,27 @@ def test_tables_are_read_in_the_columns_that_are_needed(tmp_path: Path, name: st
 
 @pytest.mark.parametrize("name", WRITERS)
 @settings(max_examples=15)
-@given(texts=st.lists(st.none() | st.text(max_size=5), min_size=1, max_size=12), rows=st.integers(1, 5), batch=st.integers(1, 4))
-def test_tables_are_reentered_at_every_position(name: str, texts: list[str | None], rows: int, batch: int) -> None:
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(tables, "_MAX_BATCH_ROWS", batch):
+@given(
+    texts=st.lists(st.none() | st.text(max_size=5), min_size=1, max_size=12),
+    rows=st.integers(1, 5),
+    batch=st.integers(1, 4),
+)
+def test_tables_are_reentered_at_every_position(
+    name: str,
+    texts: list[str | None],
+    rows: int,
+    batch: int,
+) -> None:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(tables, "_MAX_BATCH_ROWS", batch),
+    ):
         for shard in ("a", "b"):
-            WRITERS[name](Path(folder, shard + name), pa.table({"text": pa.array(texts, pa.string())}), rows)
+            WRITERS[name](
+                Path(folder, shard + name),
+                pa.table({"text": pa.array(texts, pa.string())}),
+                rows,
+            )
         assert_reenters(Path(folder))
         assert read(folder, options=SKIPPING) == [text for text in texts if text is not None] * 2
 
@@ -83,13 +113,23 @@ def test_offsets_that_lie_are_not_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", WRITERS)
 def test_text_stored_as_bytes_is_decoded(tmp_path: Path, name: str) -> None:
     for kind in (pa.binary(), pa.large_binary()):
-        columns = {"text": [b"one \xc3\xa9", b"\xff", b"two"], "source": [b"s", b"s", b"\xff"], "id": [b"i", None, None]}
-        WRITERS[name](tmp_path / name, pa.table({field: pa.array(values, kind) for field, values in columns.items()}))
+        columns = {
+            "text": [b"one \xc3\xa9", b"\xff", b"two"],
+            "source": [b"s", b"s", b"\xff"],
+            "id": [b"i", None, None],
+        }
+        WRITERS[name](
+            tmp_path / name,
+            pa.table({field: pa.array(values, kind) for field, values in columns.items()}),
+        )
         texts, line = fails(tmp_path / name)
         assert texts == ["one é"]
         assert "row 1: invalid UTF-8 at byte 1 of text; write it again from valid text" in line
         documents = open_corpus([str(tmp_path / name)], SKIPPING).documents()
-        assert [(d.text, d.source, d.id) for d in documents] == [("one é", "s", "i"), ("two", "\ufffd", f"{tmp_path / name}:2")]
+        assert [(d.text, d.source, d.id) for d in documents] == [
+            ("one é", "s", "i"),
+            ("two", "\ufffd", f"{tmp_path / name}:2"),
+        ]
 
 
 def test_csv_in_every_compression(tmp_path: Path) -> None:
@@ -109,7 +149,11 @@ def test_csv_in_every_compression(tmp_path: Path) -> None:
 @settings(max_examples=40)
 @given(
     st.lists(
-        st.tuples(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8), st.text('a,"\n\r ', max_size=6)), min_size=1
+        st.tuples(
+            st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8),
+            st.text('a,"\n\r ', max_size=6),
+        ),
+        min_size=1,
     )
 )
 def test_csv_is_what_python_wrote(rows: list[tuple[str, str]]) -> None:
@@ -131,7 +175,11 @@ def test_csv_is_what_python_wrote(rows: list[tuple[str, str]]) -> None:
         (b"text\na\n\xff\nd\n", "row 1: invalid UTF-8", ["a", "d"]),
         (b'text\na\n"b"c\n', "row 1: not CSV", None),
         (b'text\na\n"never closed\n', "row 1: not CSV", None),
-        (b"body,n\nx,1\n", "no text in text or content or raw_content (the record has: body, n)", None),
+        (
+            b"body,n\nx,1\n",
+            "no text in text or content or raw_content (the record has: body, n)",
+            None,
+        ),
         (b"text\n", "contains no record", None),
         (b"", "contains no record", None),
     ],

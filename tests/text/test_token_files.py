@@ -1,4 +1,5 @@
-"""Token ids in place of text: results are those of the text that they are of, in every form; hostile and mistaken files."""
+"""Token ids in place of text: results are those of the text that they are of, in every form;
+hostile and mistaken files."""
 
 from __future__ import annotations
 
@@ -43,8 +44,14 @@ def llm_c(ids: np.ndarray, magic: int, version: int) -> bytes:
     return header.tobytes() + ids.tobytes()
 
 
-def megatron_index(code: int, lengths: list[int], documents: list[int] | None = None, width: int = 2) -> bytes:
-    """An .idx as megatron/core/datasets/indexed_dataset.py writes it; `documents` are numbers of sequences."""
+def megatron_index(
+    code: int,
+    lengths: list[int],
+    documents: list[int] | None = None,
+    width: int = 2,
+) -> bytes:
+    """An .idx as megatron/core/datasets/indexed_dataset.py writes it; `documents` are numbers of
+    sequences."""
     ends = np.cumsum([0, *lengths]) * width
     firsts = list(range(len(lengths) + 1)) if documents is None else documents
     head = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, code, len(lengths), len(firsts))
@@ -52,7 +59,8 @@ def megatron_index(code: int, lengths: list[int], documents: list[int] | None = 
     return head + b"".join(array.tobytes() for array in arrays)
 
 
-# --- documents --------------------------------------------------------------------------------------------------------
+# --- documents
+# --------------------------------------------------------------------------------------------------------
 
 
 def documents_of(ids: list[int]) -> list[tuple[int, list[int]]]:
@@ -72,7 +80,10 @@ def documents_of(ids: list[int]) -> list[tuple[int, list[int]]]:
 @given(st.lists(st.sampled_from([END, END, 1, 2, 99]), min_size=1, max_size=14), st.integers(1, 4))
 def test_a_stream_is_divided_and_reentered_at_every_position(ids: list[int], block: int) -> None:
     expected = documents_of(ids)
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(token_files, "_BLOCK_IDS", block):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(token_files, "_BLOCK_IDS", block),
+    ):
         np.array(ids, "<u2").tofile(Path(folder, "a.bin"))
         np.save(Path(folder, "b.npy"), np.array(ids, np.int64))
         for name in ("a.bin:uint16", "b.npy"):
@@ -89,7 +100,11 @@ def test_a_stream_is_divided_and_reentered_at_every_position(ids: list[int], blo
 
 
 @settings(max_examples=50)
-@given(st.lists(st.sampled_from([END, 1, 2]), min_size=1, max_size=14), st.integers(2, 6), st.integers(1, 4))
+@given(
+    st.lists(st.sampled_from([END, 1, 2]), min_size=1, max_size=14),
+    st.integers(2, 6),
+    st.integers(1, 4),
+)
 def test_pieces_have_the_same_documents(ids: list[int], most: int, block: int) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -108,15 +123,25 @@ def test_pieces_have_the_same_documents(ids: list[int], most: int, block: int) -
             found = list(corpus.documents())
             assert [(d.position.record, d.ids.tolist()) for d in found] == expected
             for document in found:
-                again = list(corpus.documents(Position(document.position.shard, document.position.record + 1)))
+                again = list(
+                    corpus.documents(
+                        Position(document.position.shard, document.position.record + 1),
+                    )
+                )
                 assert [d.position for d in again] == [d.position for d in found if d.position > document.position]
 
 
-def test_a_stream_without_end_tokens_is_a_document_of_bounded_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_without_end_tokens_is_a_document_of_bounded_length(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     np.arange(1, 90, dtype=np.uint16).tofile(tmp_path / "a.bin")
     assert [len(d.ids) for d in open_corpus([str(tmp_path)], SMALL).documents()] == [89]
     monkeypatch.setattr(token_files, "LONGEST_DOCUMENT", 50)
-    with pytest.raises(UserError, match=r"a\.bin, document from id 0: no end token \(id 0\) among 50 ids; name .* --end-token"):
+    with pytest.raises(
+        UserError,
+        match=r"a\.bin, document from id 0: no end token \(id 0\) among 50 ids; name .* --end-token",
+    ):
         list(open_corpus([str(tmp_path)], SMALL).documents())
 
 
@@ -147,11 +172,14 @@ def test_a_rows_last_end_token_is_ours(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(lines(*({"input_ids": row} for row in rows)))
     expected = [[1, 2], [1, END, 2], [], [], [3]]
     assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], SMALL).documents()] == expected
-    bytes_vocabulary = CorpusOptions(vocabulary=load_tokenizer("bytes", end_token="<0x00>").vocabulary)
+    bytes_vocabulary = CorpusOptions(
+        vocabulary=load_tokenizer("bytes", end_token="<0x00>").vocabulary,
+    )
     assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], bytes_vocabulary).documents()] == rows  # there it may be text
 
 
-# --- the same results as of text --------------------------------------------------------------------------------------
+# --- the same results as of text
+# --------------------------------------------------------------------------------------
 
 
 def write_jsonl_ids(folder: Path, ids: Ids, sources: list[str]) -> str:
@@ -162,7 +190,11 @@ def write_jsonl_ids(folder: Path, ids: Ids, sources: list[str]) -> str:
 
 def write_parquet_ids(folder: Path, ids: Ids, sources: list[str]) -> str:
     column, mask = (pa.array([row.astype(np.int32) for row in rows], pa.list_(pa.int32())) for rows in (ids, map(np.ones_like, ids)))
-    pq.write_table(pa.table({"input_ids": column, "attention_mask": mask, "source": sources}), folder / "ids.parquet", row_group_size=7)
+    pq.write_table(
+        pa.table({"input_ids": column, "attention_mask": mask, "source": sources}),
+        folder / "ids.parquet",
+        row_group_size=7,
+    )
     return "ids.parquet"
 
 
@@ -170,7 +202,10 @@ def write_saved_ids(folder: Path, ids: Ids, sources: list[str]) -> str:
     import datasets
 
     datasets.disable_progress_bars()
-    datasets.Dataset.from_dict({"input_ids": ids, "source": sources}).save_to_disk(folder / "saved", num_shards=2)
+    datasets.Dataset.from_dict({"input_ids": ids, "source": sources}).save_to_disk(
+        folder / "saved",
+        num_shards=2,
+    )
     return "saved"
 
 
@@ -201,21 +236,28 @@ def of_a_given_type(folder: Path, ids: Ids, end: int) -> str:
 
 @flat
 def llm_c_file(folder: Path, ids: Ids, end: int) -> str:
-    (folder / "fineweb_val_000000.bin").write_bytes(llm_c(joined(ids, end, "<u2", end_first=True), 20240520, 1))
+    (folder / "fineweb_val_000000.bin").write_bytes(
+        llm_c(joined(ids, end, "<u2", end_first=True), 20240520, 1),
+    )
     return "fineweb_val_000000.bin"
 
 
 @flat
 def megatron(folder: Path, ids: Ids, end: int) -> str:
     joined(ids, end, "<i4").tofile(folder / "text_document.bin")
-    (folder / "text_document.idx").write_bytes(megatron_index(4, [len(each) + 1 for each in ids], width=4))
+    (folder / "text_document.idx").write_bytes(
+        megatron_index(4, [len(each) + 1 for each in ids], width=4),
+    )
     return "text_document.bin"
 
 
 @flat
 def array_of_rows(folder: Path, ids: Ids, end: int) -> str:
     stream = joined(ids, end, "<i8")
-    np.save(folder / "rows.npy", stream[: len(stream) // 2 * 2].reshape(2, -1) if len(stream) % 2 == 0 else stream)
+    np.save(
+        folder / "rows.npy",
+        stream[: len(stream) // 2 * 2].reshape(2, -1) if len(stream) % 2 == 0 else stream,
+    )
     return "rows.npy"
 
 
@@ -232,10 +274,15 @@ def test_ids_give_what_their_text_gives(tmp_path: Path) -> None:
     texts, sources = made_up_texts(20, 60), ["a", "b"] * 10
     encoded, offsets = tokenizer.encode(texts)
     ids = [encoded[start:stop] for start, stop in pairwise(offsets)]
-    (tmp_path / "text.jsonl").write_bytes(lines(*({"text": text, "source": s} for text, s in zip(texts, sources, strict=True))))
+    (tmp_path / "text.jsonl").write_bytes(
+        lines(*({"text": text, "source": s} for text, s in zip(texts, sources, strict=True))),
+    )
     records = [{"input_ids": each, "source": source} for each, source in zip(ids, sources, strict=True)]
     expected = results(tmp_path / "text", tokenizer=file, sources=tmp_path / "text.jsonl")
-    ways = {"parquet": {"sources": tmp_path / write_parquet_ids(tmp_path, ids, sources)}, "given": {"texts": records}}
+    ways = {
+        "parquet": {"sources": tmp_path / write_parquet_ids(tmp_path, ids, sources)},
+        "given": {"texts": records},
+    }
     for name, text in ways.items():
         found = results(tmp_path / name, tokenizer=file, **text)
         assert [a.equals(b) for a, b in zip(found, expected, strict=True)] == [True] * 3, name
@@ -248,7 +295,10 @@ def test_ids_give_what_their_text_gives(tmp_path: Path) -> None:
 
 def test_every_form_has_the_same_ids(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    ids, sources = [rng.integers(1, 100, size).astype(np.uint32) for size in (5, 1, 40, 9)], ["a", "b", "a", "a"]
+    ids, sources = (
+        [rng.integers(1, 100, size).astype(np.uint32) for size in (5, 1, 40, 9)],
+        ["a", "b", "a", "a"],
+    )
     options = CorpusOptions(vocabulary=Vocabulary("small", 100, END, end_is_text=False))
     files = [write(tmp_path, ids, sources) for write in (write_jsonl_ids, write_parquet_ids, write_saved_ids)]
     for name in [*files, *(write(tmp_path, ids, END) for write in FLAT.values())]:
@@ -256,12 +306,18 @@ def test_every_form_has_the_same_ids(tmp_path: Path) -> None:
         assert found == [each.tolist() for each in ids], name
 
 
-# --- fields -----------------------------------------------------------------------------------------------------------
+# --- fields
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_text_comes_before_ids_unless_they_are_named(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(lines({"text": "t", "input_ids": [1]}, {"text": None, "input_ids": [2]}))
-    assert [(d.text, d.ids) for d in open_corpus([str(tmp_path)], SMALL).documents()] == [("t", None), ("", np.array([2]))]
+    (tmp_path / "a.jsonl").write_bytes(
+        lines({"text": "t", "input_ids": [1]}, {"text": None, "input_ids": [2]}),
+    )
+    assert [(d.text, d.ids) for d in open_corpus([str(tmp_path)], SMALL).documents()] == [
+        ("t", None),
+        ("", np.array([2])),
+    ]
     named = CorpusOptions(text_field="input_ids", vocabulary=SMALL.vocabulary)
     assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], named).documents()] == [[1], [2]]
     table = pa.table({"text": ["t"], "input_ids": pa.array([[1, 2]], pa.list_(pa.uint16()))})
@@ -270,14 +326,21 @@ def test_text_comes_before_ids_unless_they_are_named(tmp_path: Path) -> None:
     assert [d.ids.tolist() for d in open_corpus([str(tmp_path / "b.parquet")], named).documents()] == [[1, 2]]
 
 
-@pytest.mark.parametrize("ids", [[1.5], ["a"], [[1], [2]], [[1], 2], [True], [1, None], 5, "1 2", {"a": 1}, [2**70]])
+@pytest.mark.parametrize(
+    "ids",
+    [[1.5], ["a"], [[1], [2]], [[1], 2], [True], [1, None], 5, "1 2", {"a": 1}, [2**70]],
+)
 def test_what_is_no_list_of_ids(tmp_path: Path, ids: object) -> None:
     (tmp_path / "a.json").write_text(json.dumps([{"input_ids": [1]}, {"input_ids": ids}]))
-    with pytest.raises(UserError, match=r"record 2: (input_ids is not a list of whole numbers|not JSON)"):
+    with pytest.raises(
+        UserError,
+        match=r"record 2: (input_ids is not a list of whole numbers|not JSON)",
+    ):
         list(open_corpus([str(tmp_path)], SMALL).documents())
 
 
-# --- mistakes ---------------------------------------------------------------------------------------------------------
+# --- mistakes
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bad", [100, -100, 2**40])
@@ -299,7 +362,10 @@ def test_ids_need_their_tokenizer(tmp_path: Path, home: Path) -> None:
     np.save(tmp_path / "a.npy", np.array([1, 2]))
     (tmp_path / "a.bin").write_bytes(b"\1\0\2\0")
     for name in ("a.jsonl", "a.npy", "a.bin"):
-        with pytest.raises(UserError, match=rf"{name}.*: token ids, and no tokenizer is named; name theirs with --tokenizer"):
+        with pytest.raises(
+            UserError,
+            match=rf"{name}.*: token ids, and no tokenizer is named; name theirs with --tokenizer",
+        ):
             recallkit.slice(tmp_path / name, tmp_path / "slices")
 
 
@@ -308,13 +374,23 @@ MANY = [*range(1, 100), END] * 2
 """Enough different ids to tell types by."""
 
 
-def read_ids(path: Path, content: np.ndarray | bytes, options: CorpusOptions = SMALL, dtype: str = "") -> list[list[int]]:
+def read_ids(
+    path: Path,
+    content: np.ndarray | bytes,
+    options: CorpusOptions = SMALL,
+    dtype: str = "",
+) -> list[list[int]]:
     """The documents of a file with this content, whose type is named as `:uint16`."""
     path.write_bytes(content if isinstance(content, bytes) else content.tobytes())
     return [document.ids.tolist() for document in open_corpus([f"{path}{dtype}"], options).documents()]
 
 
-def refused(path: Path, content: np.ndarray | bytes, options: CorpusOptions = SMALL, dtype: str = "") -> str:
+def refused(
+    path: Path,
+    content: np.ndarray | bytes,
+    options: CorpusOptions = SMALL,
+    dtype: str = "",
+) -> str:
     with pytest.raises(UserError) as caught:
         read_ids(path, content, options, dtype)
     assert caught.value.remedy
@@ -323,11 +399,19 @@ def refused(path: Path, content: np.ndarray | bytes, options: CorpusOptions = SM
 
 @pytest.mark.parametrize("dtype", ["<u2", "<i2", "<u4", "<i4", "<u8", "<i8"])
 @pytest.mark.parametrize("largest", [99, 129_999])
-def test_the_type_of_a_file_without_a_header_is_the_one_that_its_ids_have(tmp_path: Path, dtype: str, largest: int) -> None:
+def test_the_type_of_a_file_without_a_header_is_the_one_that_its_ids_have(
+    tmp_path: Path,
+    dtype: str,
+    largest: int,
+) -> None:
     """Whatever is named: another type is refused, with the right one."""
     options, path = SMALL if largest == 99 else LARGE, tmp_path / "a.bin"
     if dtype.endswith("2") and options is LARGE:
-        assert "name their own --tokenizer" in refused(path, np.array(MANY, dtype), options)  # 16 bits have no room for such ids
+        assert "name their own --tokenizer" in refused(
+            path,
+            np.array(MANY, dtype),
+            options,
+        )  # 16 bits have no room for such ids
         return
     expected, name = [[*range(1, 99), largest]] * 2, np.dtype(dtype).name
     stream = np.array([token for row in expected for token in (*row, END)], dtype)
@@ -344,7 +428,11 @@ def test_the_type_of_a_file_without_a_header_is_the_one_that_its_ids_have(tmp_pa
 
 
 def test_a_short_file_is_of_no_type_by_luck(tmp_path: Path) -> None:
-    path, narrow, wide = tmp_path / "a.bin", np.array([1, 2, 3, 4], "<u2"), np.array([1, 2, 3, 4], "<u4")
+    path, narrow, wide = (
+        tmp_path / "a.bin",
+        np.array([1, 2, 3, 4], "<u2"),
+        np.array([1, 2, 3, 4], "<u4"),
+    )
     middle = CorpusOptions(vocabulary=Vocabulary("middle", 1000, END, end_is_text=False))
     assert read_ids(path, narrow, middle) == read_ids(path, wide, LARGE) == read_ids(path, wide, middle, ":INT32") == [[1, 2, 3, 4]]
     assert read_ids(path, wide, middle, ":uint16") == [[1], [2], [3], [4]]
@@ -353,8 +441,16 @@ def test_a_short_file_is_of_no_type_by_luck(tmp_path: Path) -> None:
     assert "as uint16 or uint32 or int64; " in zeros
     assert f"name their type: {path}:TYPE" in zeros
     assert read_ids(path, narrow, LARGE, ":uint16") == [[1, 2, 3, 4]]
-    assert "7 bytes are not a whole number of ids of 2 bytes" in refused(path, b"1234567", LARGE, ":uint16")
-    assert "798 bytes are not a whole number of ids of 4 bytes" in refused(path, np.array(MANY, "<u4").tobytes()[:-2])
+    assert "7 bytes are not a whole number of ids of 2 bytes" in refused(
+        path,
+        b"1234567",
+        LARGE,
+        ":uint16",
+    )
+    assert "798 bytes are not a whole number of ids of 4 bytes" in refused(
+        path,
+        np.array(MANY, "<u4").tobytes()[:-2],
+    )
     assert "contains no record" in refused(path, b"")
 
 
@@ -373,9 +469,16 @@ def test_known_formats_are_told_by_their_magic(tmp_path: Path) -> None:
     lit_gpt = b"LITPKDS" + struct.pack("<QBQ", 1, 8, len(ids)) + ids.tobytes()
     documents = [list(range(1, 100))] * 2
     assert read_ids(path, lit_gpt) == read_ids(path, lit_gpt, dtype=":uint16") == read_ids(path, llm_c(ids, 20240520, 1)) == documents
-    assert "its ids are uint16, by its header or index; leave out :int32" in refused(path, lit_gpt, dtype=":int32")
+    assert "its ids are uint16, by its header or index; leave out :int32" in refused(
+        path,
+        lit_gpt,
+        dtype=":int32",
+    )
     assert "199 ids, where its header has 200; copy it again" in refused(path, lit_gpt[:-2])
-    assert "5 ids, where its header has 6; copy it again" in refused(path, llm_c(np.arange(6, dtype="<u2"), 20240520, 1)[:-2])
+    assert "5 ids, where its header has 6; copy it again" in refused(
+        path,
+        llm_c(np.arange(6, dtype="<u2"), 20240520, 1)[:-2],
+    )
     assert "unknown version 3 of llm.c's format" in refused(path, llm_c(ids, 20240520, 3))
     other_version = lit_gpt.replace(struct.pack("<QB", 1, 8), struct.pack("<QB", 2, 8))
     assert "unknown version 2 of lit-gpt's format" in refused(path, other_version)
@@ -391,13 +494,22 @@ def test_known_formats_are_told_by_their_magic(tmp_path: Path) -> None:
     offsets = np.cumsum([16, *map(len, items)]).astype("<u4")
     chunk = struct.pack("<I", 2) + offsets.tobytes() + b"".join(items)
     for dtype in ("", ":uint16"):
-        assert "a chunk of litdata, which is not read here; read it with litdata" in refused(path, chunk, dtype=dtype)
+        assert "a chunk of litdata, which is not read here; read it with litdata" in refused(
+            path,
+            chunk,
+            dtype=dtype,
+        )
 
 
 def test_text_is_no_file_of_ids(tmp_path: Path) -> None:
     content = b"Text as ids of 16 bits: " * 40
     for dtype in ("", ":uint16"):
-        assert "text, not ids; name it as text: .txt" in refused(tmp_path / "a.bin", content, LARGE, dtype)
+        assert "text, not ids; name it as text: .txt" in refused(
+            tmp_path / "a.bin",
+            content,
+            LARGE,
+            dtype,
+        )
     of_bytes = CorpusOptions(vocabulary=load_tokenizer("bytes").vocabulary)
     assert read_ids(tmp_path / "a.bin", content, of_bytes) == [list(content)]
 
@@ -405,18 +517,28 @@ def test_text_is_no_file_of_ids(tmp_path: Path) -> None:
 def test_padding_of_files_is_no_text(tmp_path: Path) -> None:
     stream = np.array(MANY, "<u2")
     ends, zeros = np.zeros(5000, "<u2"), np.full(5000, 7, "<u2")
-    assert read_ids(tmp_path / "a.bin", np.concatenate([ends, stream, ends])) == read_ids(tmp_path / "a.bin", stream)
-    assert "its last 1,024 ids are all 7, as where it was filled up" in refused(tmp_path / "a.bin", np.concatenate([stream, zeros]))
+    assert read_ids(tmp_path / "a.bin", np.concatenate([ends, stream, ends])) == read_ids(
+        tmp_path / "a.bin",
+        stream,
+    )
+    assert "its last 1,024 ids are all 7, as where it was filled up" in refused(
+        tmp_path / "a.bin",
+        np.concatenate([stream, zeros]),
+    )
 
 
-# --- documents by an index --------------------------------------------------------------------------------------------
+# --- documents by an index
+# --------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=50)
 @given(st.lists(st.lists(st.integers(0, 99), max_size=4), min_size=1, max_size=6), st.data())
 def test_documents_are_those_of_the_index(sequences: list[list[int]], data: st.DataObject) -> None:
-    """Whatever end tokens they contain; also of several sequences, in pieces, and from every record on."""
-    firsts = sorted({0, len(sequences), *data.draw(st.lists(st.integers(0, len(sequences)), max_size=4))})
+    """Whatever end tokens they contain; also of several sequences, in pieces, and from every record
+    on."""
+    firsts = sorted(
+        {0, len(sequences), *data.draw(st.lists(st.integers(0, len(sequences)), max_size=4))},
+    )
     expected = [[token for sequence in sequences[at:stop] for token in sequence] for at, stop in pairwise(firsts)]
     flat = np.array([token for sequence in sequences for token in sequence], "<u2")
     if not len(flat):
@@ -426,18 +548,28 @@ def test_documents_are_those_of_the_index(sequences: list[list[int]], data: st.D
         Path(folder, "a.idx").write_bytes(megatron_index(8, list(map(len, sequences)), firsts))
         shard = open_corpus([folder], SMALL).shards[0]
         records = list(shard.records(0, pytest.fail))
-        assert [(number, row["input_ids"].tolist()) for number, row in records] == list(enumerate(expected))
+        assert [(number, row["input_ids"].tolist()) for number, row in records] == list(
+            enumerate(expected),
+        )
         for first in range(len(expected) + 1):
-            assert [number for number, _ in shard.records(first, pytest.fail)] == list(range(first, len(expected)))
+            assert [number for number, _ in shard.records(first, pytest.fail)] == list(
+                range(first, len(expected)),
+            )
         pieces = shard.pieces(data.draw(st.integers(1, 5)))
-        assert [number for piece in pieces for number, _ in piece.records(0, pytest.fail)] == list(range(len(expected)))
+        assert [number for piece in pieces for number, _ in piece.records(0, pytest.fail)] == list(
+            range(len(expected)),
+        )
 
 
 def test_end_tokens_are_put_between_the_documents_of_an_index_once(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     (tmp_path / "a.idx").write_bytes(megatron_index(8, [3, 2, 1]))
     assert read_ids(path, np.array([1, 2, END, 3, END, 4], "<u2")) == [[1, 2], [3], [4]]
-    assert "its ids are uint16, by its header or index; leave out :uint32" in refused(path, np.arange(6, dtype="<u2"), dtype=":uint32")
+    assert "its ids are uint16, by its header or index; leave out :uint32" in refused(
+        path,
+        np.arange(6, dtype="<u2"),
+        dtype=":uint32",
+    )
     place = tmp_path / "b.bin"
     (tmp_path / "b.idx").write_bytes(megatron_index(8, [1, 1]))
     assert "b.bin, document 1: number 0 of its ids" in refused(place, np.array([1, 100], "<u2"))
@@ -471,7 +603,8 @@ def test_an_index_that_does_not_describe_its_file_is_refused(tmp_path: Path) -> 
     assert open_corpus([str(path)], SMALL).digests() != before
 
 
-# --- masks and padding ------------------------------------------------------------------------------------------------
+# --- masks and padding
+# ------------------------------------------------------------------------------------------------
 
 PADDED = {
     "right": ([5, 6, END, END], [1, 1, 1, 0]),
@@ -485,15 +618,24 @@ PADDED = {
 @pytest.mark.parametrize("row", PADDED)
 def test_what_a_mask_leaves_out_is_not_read(tmp_path: Path, row: str) -> None:
     ids, mask = PADDED[row]
-    records = [{"input_ids": ids, "attention_mask": mask}, {"input_ids": ids, "attention_mask": [0] * len(ids)}]
+    records = [
+        {"input_ids": ids, "attention_mask": mask},
+        {"input_ids": ids, "attention_mask": [0] * len(ids)},
+    ]
     (tmp_path / "a.jsonl").write_bytes(lines(*records))
-    pq.write_table(pa.table({"input_ids": [ids], "attention_mask": [[float(value) for value in mask]]}), tmp_path / "a.parquet")
+    pq.write_table(
+        pa.table({"input_ids": [ids], "attention_mask": [[float(value) for value in mask]]}),
+        tmp_path / "a.parquet",
+    )
     nested = [{"row": record} for record in records]
     ways = {
         "lines": open_corpus([str(tmp_path / "a.jsonl")], SMALL),
         "table": open_corpus([str(tmp_path / "a.parquet")], SMALL),
         "given": open_texts(records, SMALL),
-        "nested": open_texts(nested, CorpusOptions(text_field="row.input_ids", vocabulary=SMALL.vocabulary)),
+        "nested": open_texts(
+            nested,
+            CorpusOptions(text_field="row.input_ids", vocabulary=SMALL.vocabulary),
+        ),
     }
     for way, corpus in ways.items():
         assert [document.ids.tolist() for document in corpus.documents()] == [[5, 6]], way
@@ -510,15 +652,23 @@ def test_what_a_mask_leaves_out_is_not_read(tmp_path: Path, row: str) -> None:
         ([[1, 1, 0]], "is not a flat list of numbers"),
     ],
 )
-def test_a_mask_that_does_not_fit_is_refused_with_its_record(tmp_path: Path, mask: object, problem: str) -> None:
-    (tmp_path / "a.jsonl").write_bytes(lines({"input_ids": [1]}, {"input_ids": [1, 2, 3], "attention_mask": mask}))
+def test_a_mask_that_does_not_fit_is_refused_with_its_record(
+    tmp_path: Path,
+    mask: object,
+    problem: str,
+) -> None:
+    (tmp_path / "a.jsonl").write_bytes(
+        lines({"input_ids": [1]}, {"input_ids": [1, 2, 3], "attention_mask": mask}),
+    )
     with pytest.raises(UserError, match=f"line 2: attention_mask {problem}"):
         list(open_corpus([str(tmp_path)], SMALL).documents())
 
 
 def test_runs_at_either_end_of_a_row_are_padding(tmp_path: Path) -> None:
     pad = 50
-    options = CorpusOptions(vocabulary=Vocabulary("small", 100, END, end_is_text=False, frame_ids=(pad,)))
+    options = CorpusOptions(
+        vocabulary=Vocabulary("small", 100, END, end_is_text=False, frame_ids=(pad,)),
+    )
     rows = [[1, 2, END, END, END], [pad, pad, END, 3], [pad, 4, END, pad], [5, END, END, 6]]
     rows += [[END], [pad, END], [END, END], [pad, pad, END]]  # the first two are empty texts
     assert [d.ids.tolist() for d in open_texts([{"input_ids": row} for row in rows], options).documents()] == [
@@ -552,9 +702,19 @@ def test_pickles_and_damage_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(50))
     whole = (tmp_path / "a.npy").read_bytes()
     too_large = whole.replace(b"(50,), }" + b" " * 20, b"(4611686018427387904, 16), }")
-    for damaged in (b"", whole[:20], whole[:-8], b"\x93NUMPY\x01\x00\xff\xff", b"no array at all", too_large):
+    for damaged in (
+        b"",
+        whole[:20],
+        whole[:-8],
+        b"\x93NUMPY\x01\x00\xff\xff",
+        b"no array at all",
+        too_large,
+    ):
         (tmp_path / "a.npy").write_bytes(damaged)
-        with warnings.catch_warnings(record=True) as warned, pytest.raises(UserError, match=r"a\.npy"):
+        with (
+            warnings.catch_warnings(record=True) as warned,
+            pytest.raises(UserError, match=r"a\.npy"),
+        ):
             warnings.simplefilter("always")
             list(open_corpus([str(tmp_path)], SMALL).documents())
         assert not warned
@@ -564,7 +724,9 @@ def test_in_a_folder_text_comes_first(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array([1, 2]))
     assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], SMALL).documents()] == [[1, 2]]
     (tmp_path / "b.json").write_text('["text"]')
-    assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], SMALL).documents()] == [[1, 2]]  # .json mostly describes
+    assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], SMALL).documents()] == [
+        [1, 2],
+    ]  # .json mostly describes
     (tmp_path / "c.txt").write_text("more")
     assert [d.text for d in open_corpus([str(tmp_path)], SMALL).documents()] == ["more"]
 

@@ -20,7 +20,13 @@ from recallkit.errors import UserError
 from recallkit.text import encoding, tokenizers
 from recallkit.text.encoding import call_within, encode_documents, fast_encoder, same_ids
 from recallkit.text.records import Document, Position
-from recallkit.text.tokenizers import BUILTIN, TextTokenizer, load_slices_tokenizer, load_tokenizer, write_tokenizer
+from recallkit.text.tokenizers import (
+    BUILTIN,
+    TextTokenizer,
+    load_slices_tokenizer,
+    load_tokenizer,
+    write_tokenizer,
+)
 from tests.conftest import made_up_texts
 from tests.made_tokenizers import NAMES, made
 
@@ -78,10 +84,18 @@ def test_a_fast_path_that_differs_is_noticed_and_not_used(monkeypatch):
     monkeypatch.setattr(encoding, "fast_encoder", wrong)
     tokenizer, notes = load_tokenizer(None), []
     texts = made_up_texts(5, 50)
-    encoded = list(encode_documents(as_documents(texts), tokenizer, lambda first: tokenizer.checked_encoder(first, notes.append)))
+    encoded = list(
+        encode_documents(
+            as_documents(texts),
+            tokenizer,
+            lambda first: tokenizer.checked_encoder(first, notes.append),
+        )
+    )
     assert np.array_equal(np.concatenate([e.ids for e in encoded]), tokenizer.encode(texts)[0])
     assert len(notes) == 1
-    assert notes[0].endswith("using tokenizers, with which `count` takes about 15 times the CPU time")
+    assert notes[0].endswith(
+        "using tokenizers, with which `count` takes about 15 times the CPU time",
+    )
 
 
 def test_batches_keep_documents_in_order(monkeypatch):
@@ -102,7 +116,15 @@ def word_tokenizer(words: list[str]) -> Tokenizer:
     return tokenizer
 
 
-ADDED = {"id": 5, "content": "ab", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+ADDED = {
+    "id": 5,
+    "content": "ab",
+    "single_word": False,
+    "lstrip": False,
+    "rstrip": False,
+    "normalized": False,
+    "special": False,
+}
 END = {**ADDED, "id": 1, "content": "</s>", "special": True}
 LETTERS = {
     "version": "1.0",
@@ -128,7 +150,14 @@ LETTERS = {
         {"model": {"vocab": {**LETTERS["model"]["vocab"], "b": 4, "c": 3}}},
         {"model": {"type": "WordLevel", "merges": []}},
         {"normalizer": {"type": "Lowercase"}},
-        {"pre_tokenizer": {"type": "Split", "pattern": {"String": "b"}, "behavior": "Isolated", "invert": False}},
+        {
+            "pre_tokenizer": {
+                "type": "Split",
+                "pattern": {"String": "b"},
+                "behavior": "Isolated",
+                "invert": False,
+            }
+        },
         {"added_tokens": [END, ADDED]},
     ],
     ids=lambda changed: "-".join([*changed, *changed.get("model", ())]),
@@ -141,7 +170,12 @@ def test_a_change_that_gives_other_ids_gives_another_digest(tmp_path, changed):
     for settings_of in (before, after):
         (tmp_path / "t.json").write_text(json.dumps(settings_of))
         tokenizer = load_tokenizer(str(tmp_path / "t.json"))
-        seen.append(([tokenizer.backend.encode(text).ids for text in ("abc", "ab", "bc", "ABC", "cab", "aab")], tokenizer.digest))
+        seen.append(
+            (
+                [tokenizer.backend.encode(text).ids for text in ("abc", "ab", "bc", "ABC", "cab", "aab")],
+                tokenizer.digest,
+            )
+        )
     (ids, digest), (other_ids, other_digest) = seen
     assert ids != other_ids
     assert digest != other_digest
@@ -150,7 +184,12 @@ def test_a_change_that_gives_other_ids_gives_another_digest(tmp_path, changed):
 def test_the_digest_is_not_that_of_how_a_file_is_written(tmp_path):
     tokenizer = made("built-in")
     known = json.loads(tokenizer.backend.to_str())
-    unset = {"continuing_subword_prefix": "", "end_of_word_suffix": "", "dropout": 0.0, "ignore_merges": False}
+    unset = {
+        "continuing_subword_prefix": "",
+        "end_of_word_suffix": "",
+        "dropout": 0.0,
+        "ignore_merges": False,
+    }
     older = {name: value for name, value in known["model"].items() if name not in ("byte_fallback", "fuse_unk", "unk_token")}
     older["merges"] = [" ".join(pair) for pair in known["model"]["merges"]]
     padding = {
@@ -161,7 +200,12 @@ def test_the_digest_is_not_that_of_how_a_file_is_written(tmp_path):
         "pad_type_id": 0,
         "pad_token": "x",
     }
-    for changed in ({"model": {**known["model"], **unset}}, {"model": older}, {"padding": padding}, {"post_processor": None}):
+    for changed in (
+        {"model": {**known["model"], **unset}},
+        {"model": older},
+        {"padding": padding},
+        {"post_processor": None},
+    ):
         (tmp_path / "t.json").write_text(json.dumps({**known, **changed}))
         assert load_tokenizer(str(tmp_path / "t.json")).digest == tokenizer.digest
     assert known["model"]["ignore_merges"] is False
@@ -177,7 +221,8 @@ def test_a_model_directory_names_its_end_token(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "end_token", "message"), [(["?", "a"], None, "no end token"), (["?", "</s>"], "<eot>", "no token '<eot>'")]
+    ("words", "end_token", "message"),
+    [(["?", "a"], None, "no end token"), (["?", "</s>"], "<eot>", "no token '<eot>'")],
 )
 def test_a_missing_end_token_is_one_line(tmp_path, words, end_token, message):
     word_tokenizer(words).save(str(tmp_path / "t.json"))
@@ -193,7 +238,8 @@ def test_a_file_that_is_no_tokenizer_is_one_line(tmp_path):
         load_tokenizer(str(tmp_path))
 
 
-# --------------------------------------------------------------------------------------------------- pieces and their bytes
+# ---------------------------------------------------------------------------------------------------
+# pieces and their bytes
 
 
 @settings(max_examples=50)
@@ -209,10 +255,15 @@ def test_pieces_are_the_bytes_of_the_text_behind_the_first_space(name, text):
     added = b" " if tokenizer.continuation is not tokenizer and text else b""
     assert joined == added + text.encode() or (joined == text.encode() and text.startswith(" "))
     assert b"".join(tokenizer.token_bytes[i] for i in inside) == text.encode()
-    assert tokenizer.decode([inside]) == [tokenizer.backend.decode(inside.tolist(), skip_special_tokens=False)]
+    assert tokenizer.decode([inside]) == [
+        tokenizer.backend.decode(inside.tolist(), skip_special_tokens=False),
+    ]
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("unigram without bytes", "wordpiece")])
+@pytest.mark.parametrize(
+    "name",
+    [n for n in NAMES if n not in ("unigram without bytes", "wordpiece")],
+)
 def test_text_is_counted_without_end_tokens_and_first_spaces(name):
     tokenizer = made(name)
     texts = ["the model", "é recalls", "", "17"]
@@ -230,7 +281,11 @@ def test_places_of_ids_are_whole_characters_of_the_text_as_it_was():
     ((ids, stops),) = wordpiece.encode_with_stops(["The Módel\n\n 👩"])
     tokens = [wordpiece.backend.id_to_token(i) for i in ids]
     words = np.flatnonzero([not token.startswith("##") for token in tokens])
-    assert [stops[end - 1] for end in [*words[1:], len(ids)]] == [3, len("The Módel".encode()), len("The Módel\n\n 👩".encode())]
+    assert [stops[end - 1] for end in [*words[1:], len(ids)]] == [
+        3,
+        len("The Módel".encode()),
+        len("The Módel\n\n 👩".encode()),
+    ]
     assert wordpiece.encode_with_stops([]) == []
     # Whole characters, and the spaces that a post-processor would cut off.
     ((_, stops),) = made("byte-level after NFC").encode_with_stops(["the \n\n é"])
@@ -238,7 +293,8 @@ def test_places_of_ids_are_whole_characters_of_the_text_as_it_was():
     assert set(stops.tolist()) <= {1, 2, 3, 4, 5, 6, 7, 9}
 
 
-# ------------------------------------------------------------------------------------------------------------- bytes
+# -------------------------------------------------------------------------------------------------------------
+# bytes
 
 
 @given(st.lists(st.text()))
@@ -252,7 +308,13 @@ def test_ids_of_bytes_are_the_bytes(texts):
 
 def test_bytes_end_documents_with_a_newline_or_any_byte():
     tokenizer = load_tokenizer("bytes")
-    described = {"name": "bytes", "digest": tokenizer.digest, "vocab_size": 256, "end_token": "\n", "end_token_id": 10}
+    described = {
+        "name": "bytes",
+        "digest": tokenizer.digest,
+        "vocab_size": 256,
+        "end_token": "\n",
+        "end_token_id": 10,
+    }
     assert tokenizer.describe() == described
     assert tokenizer.token_bytes == [bytes([n]) for n in range(256)]
     assert load_tokenizer("bytes", end_token=";").end_token_id == ord(";")
@@ -262,7 +324,8 @@ def test_bytes_end_documents_with_a_newline_or_any_byte():
             load_tokenizer("bytes", end_token=wrong)
 
 
-# --------------------------------------------------------------------------------------------- beside the slices they made
+# ---------------------------------------------------------------------------------------------
+# beside the slices they made
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -282,14 +345,18 @@ def test_without_a_file_bytes_and_the_builtin_tokenizer_are_known_by_name(tmp_pa
 
 
 def test_a_missing_or_another_tokenizer_is_one_line_with_its_remedy(tmp_path):
-    with pytest.raises(UserError, match=r"tokenizer\.json: .*is missing; run the same `recallkit slice` again"):
+    with pytest.raises(
+        UserError,
+        match=r"tokenizer\.json: .*is missing; run the same `recallkit slice` again",
+    ):
         load_slices_tokenizer(tmp_path, made("unigram").describe())
     made("sentencepiece").backend.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(UserError, match=r"tokenizer\.json: not unigram, .*again"):
         load_slices_tokenizer(tmp_path, made("unigram").describe())
 
 
-# ------------------------------------------------------------------------------------------------------- time limits
+# -------------------------------------------------------------------------------------------------------
+# time limits
 
 
 def test_a_call_without_end_is_given_up():

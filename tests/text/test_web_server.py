@@ -1,4 +1,5 @@
-"""Files of web servers, decent and hostile: each is read right, or refused in one line, in bounded time and traffic."""
+"""Files of web servers, decent and hostile: each is read right, or refused in one line, in bounded
+time and traffic."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ TERABYTES = 10**13
 
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-"""A connection that is left is closed by the collector of garbage: to close it would wait for its thread."""
+"""A connection that is left is closed by the collector of garbage: to close it would wait for its
+thread."""
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +69,8 @@ def bodies(asked: list[Request]) -> list[Request]:
     return [request for request in asked if request.method == "GET" and request.headers.get("range") != "bytes=0-0"]
 
 
-# ------------------------------------------------------------------------------------------------------------ decent
+# ------------------------------------------------------------------------------------------------------------
+# decent
 
 
 def plain(request: Request) -> None:
@@ -122,7 +125,9 @@ def breaks_off(request: Request) -> None:
 
 
 def same_host(request: Request) -> None:
-    request.answer(302, "Location: ../b/data.jsonl") if request.path.startswith("/a") else tagged(request)
+    request.answer(302, "Location: ../b/data.jsonl") if request.path.startswith("/a") else tagged(
+        request,
+    )
 
 
 def same_host_in_utf8(request: Request) -> None:
@@ -187,7 +192,8 @@ def test_a_name_may_say_how_it_is_compressed():
         assert read(f"{server.url}/data.jsonl.gz") == TEXTS
 
 
-# ----------------------------------------------------------------------------------------------------------- hostile
+# -----------------------------------------------------------------------------------------------------------
+# hostile
 
 
 def says(status: int, *lines: str, body: bytes = b"") -> object:
@@ -259,7 +265,12 @@ def in_chunks(*chunks: bytes, without_end: bytes = b""):
         if not request.wanted or request.wanted == (0, 1):
             tagged(request)
             return
-        request.head(206, TAG, f"Content-Range: bytes 0-{len(LINES) - 1}/{len(LINES)}", "Transfer-Encoding: chunked")
+        request.head(
+            206,
+            TAG,
+            f"Content-Range: bytes 0-{len(LINES) - 1}/{len(LINES)}",
+            "Transfer-Encoding: chunked",
+        )
         for chunk in chunks:
             request.send(chunk)
         while without_end:
@@ -325,10 +336,16 @@ HOSTILE = {
     "many headers": (many_headers, "cannot be reached.*more than 100 headers"),
     "no answer": (no_bytes, "cannot be reached"),
     "no HTTP": (no_http, "cannot be reached"),
-    "10 TB": (terabytes_of_one_line, "it has 10,000,000,000,000 bytes, but .* has [0-9,]+ free; make room"),
+    "10 TB": (
+        terabytes_of_one_line,
+        "it has 10,000,000,000,000 bytes, but .* has [0-9,]+ free; make room",
+    ),
     "chunks without end": (chunks_without_end, "does not say how long it is; download it"),
     "broken chunks": (in_chunks(b"5000\r\n", LINES[:1000], b"\r\nzzz\r\n"), "breaks off after"),
-    "negative chunk": (in_chunks(b"-1\r\n", without_end=b"x" * 65536), "breaks off after 0 bytes .a chunk of negative size"),
+    "negative chunk": (
+        in_chunks(b"-1\r\n", without_end=b"x" * 65536),
+        "breaks off after 0 bytes .a chunk of negative size",
+    ),
     "more chunks than promised": (
         in_chunks(b"%x\r\n" % len(LINES), LINES, b"\r\n5\r\n{  }\n\r\n0\r\n\r\n"),
         "more than the 623,346 bytes",
@@ -352,7 +369,10 @@ HOSTILE = {
     "a page": (says(200, TAG, body=ERROR), "line 1: not JSON"),
     "nothing": (says(200, TAG), "contains no record"),
     "redirects without end": (loops, "it redirects more than 5 times"),
-    "to another host": (says(302, "Location: http://localhost:1/a.jsonl"), r"another host \(http://localhost\); give the URL"),
+    "to another host": (
+        says(302, "Location: http://localhost:1/a.jsonl"),
+        r"another host \(http://localhost\); give the URL",
+    ),
     "to another port": (says(307, "Location: http://127.0.0.1:1/a.jsonl"), "another host"),
     "to no host": (says(301, "Location: //"), "redirects more than 5 times"),
     "to a bad address": (says(301, "Location: http://[::1"), "another host"),
@@ -360,7 +380,10 @@ HOSTILE = {
     "to ftp": (says(302, "Location: ftp://127.0.0.1/a"), "another host"),
     "to nowhere": (says(302), r"it answers 302 \(Found\)"),
     "to many": (says(300), r"it answers 300"),
-    "neither tag, date nor ranges": (says(200, body=LINES), "neither tag, date nor parts of it, so a change would go unnoticed"),
+    "neither tag, date nor ranges": (
+        says(200, body=LINES),
+        "neither tag, date nor parts of it, so a change would go unnoticed",
+    ),
 }
 
 
@@ -393,7 +416,12 @@ RANGES = {
 
 def parquet(texts=TEXTS, **options) -> bytes:
     file = io.BytesIO()
-    pq.write_table(pa.table({"text": texts, "more": ["x" * 500] * len(texts)}), file, compression="none", **options)
+    pq.write_table(
+        pa.table({"text": texts, "more": ["x" * 500] * len(texts)}),
+        file,
+        compression="none",
+        **options,
+    )
     return file.getvalue()
 
 
@@ -415,7 +443,8 @@ def test_another_part_than_requested_is_one_line(name):
         assert re.search("another part|tag or date is another|known part of it", line), line
 
 
-# ---------------------------------------------------------------------------------------------------- tables, archives
+# ----------------------------------------------------------------------------------------------------
+# tables, archives
 
 
 @pytest.mark.parametrize("ranges", [True, False])
@@ -426,7 +455,9 @@ def test_a_table_and_an_archive_are_sent_once(ranges, monkeypatch, tmp_path, cap
         zipped.writestr("in/a.jsonl", LINES)
         zipped.writestr("other", b"z" * 1_000_000)
     of_paths = {"/a.parquet": parquet(row_group_size=50), "/all.zip": archive.getvalue()}
-    with serving(lambda request: request.part(of_paths[request.path], TAG, ranges=ranges)) as server:
+    with serving(
+        lambda request: request.part(of_paths[request.path], TAG, ranges=ranges),
+    ) as server:
         for source in ("/a.parquet", "/all.zip"):
             server.sent = 0
             chain = "zip://in/a.jsonl::" if source == "/all.zip" else ""
@@ -444,7 +475,9 @@ def test_a_part_is_bounded(monkeypatch):
         for number in range(1000):
             zipped.writestr(f"{number}" + "x" * 100, b"")
     with serving(lambda request: request.part(archive.getvalue(), TAG)) as server:
-        assert "more than the 65,536 that are read together" in refusal(f"zip://a.jsonl::{server.url}/all.zip")
+        assert "more than the 65,536 that are read together" in refusal(
+            f"zip://a.jsonl::{server.url}/all.zip",
+        )
 
 
 def test_only_archives_are_opened_on_the_web():
@@ -452,7 +485,8 @@ def test_only_archives_are_opened_on_the_web():
     assert "cannot be read" in line
 
 
-# ------------------------------------------------------------------------------------------------- folders, identities
+# -------------------------------------------------------------------------------------------------
+# folders, identities
 
 
 def test_a_folder_is_what_its_page_lists(capfd):
@@ -468,10 +502,18 @@ def test_a_folder_is_what_its_page_lists(capfd):
             request.answer(301, "Location: /f/")
         else:
             name = request.path.encode()
-            request.part(pages.get(request.path) or json.dumps({"text": name.decode()}).encode() + b"\n", TAG)
+            request.part(
+                pages.get(request.path) or json.dumps({"text": name.decode()}).encode() + b"\n",
+                TAG,
+            )
 
     with serving(mode) as server:
-        assert read(f"{server.url}/f") == ["/f/a.jsonl", "/f/b.jsonl", "/f/d&e.jsonl", "/f/sub/d.jsonl"]
+        assert read(f"{server.url}/f") == [
+            "/f/a.jsonl",
+            "/f/b.jsonl",
+            "/f/d&e.jsonl",
+            "/f/sub/d.jsonl",
+        ]
         assert read(f"{server.url}/f/*.jsonl") == ["/f/a.jsonl", "/f/b.jsonl", "/f/d&e.jsonl"]
         assert read(f"{server.url}/f/a.jsonl?x=*") == ["/f/a.jsonl?x=*"]
 
@@ -499,14 +541,17 @@ def test_a_changed_file_is_another(tmp_path):
         assert digest(f"{url}?sig=1") != dated
 
 
-# --------------------------------------------------------------------------------------------- users, proxies, bounds
+# ---------------------------------------------------------------------------------------------
+# users, proxies, bounds
 
 
 def test_users_and_proxies(monkeypatch):
     with serving(tagged) as server:
         host = server.url.removeprefix("http://")
         assert read(f"http://me:pa%3Ass@{host}/data.jsonl") == TEXTS
-        assert {request.headers["authorization"] for request in server.asked} == {"Basic bWU6cGE6c3M="}
+        assert {request.headers["authorization"] for request in server.asked} == {
+            "Basic bWU6cGE6c3M=",
+        }
         assert read(f"http://me@{host}/data.jsonl") == TEXTS
         assert server.asked[-1].headers["authorization"] == "Basic bWU6"
         server.asked.clear()
@@ -520,7 +565,14 @@ def test_users_and_proxies(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "url", ["http://[::1/a.jsonl", "http://h:x/a.jsonl", "http:///a.jsonl", "http://h\x00/a.jsonl", "http://ä/a.jsonl"]
+    "url",
+    [
+        "http://[::1/a.jsonl",
+        "http://h:x/a.jsonl",
+        "http:///a.jsonl",
+        "http://h\x00/a.jsonl",
+        "http://ä/a.jsonl",
+    ],
 )
 def test_what_is_no_url_is_one_line(url):
     refusal(url)

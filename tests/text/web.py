@@ -1,4 +1,5 @@
-"""A web server of this machine that answers as a test says, counts what it sends, and may be hostile."""
+"""A web server of this machine that answers as a test says, counts what it sends, and may be
+hostile."""
 
 from __future__ import annotations
 
@@ -37,9 +38,19 @@ class Request:
 
     def head(self, status: int, *lines: str) -> None:
         """Sends the beginning of an answer."""
-        self.send("\r\n".join([f"HTTP/1.1 {status} X", *lines, "Connection: close", "", ""]).encode("latin-1"))
+        self.send(
+            "\r\n".join([f"HTTP/1.1 {status} X", *lines, "Connection: close", "", ""]).encode(
+                "latin-1",
+            )
+        )
 
-    def answer(self, status: int, *lines: str, body: bytes = b"", length: int | None = None) -> None:
+    def answer(
+        self,
+        status: int,
+        *lines: str,
+        body: bytes = b"",
+        length: int | None = None,
+    ) -> None:
         """Sends an answer, of a HEAD request without its body; `length` is claimed."""
         self.head(status, *lines, f"Content-Length: {len(body) if length is None else length}")
         if self.method != "HEAD":
@@ -55,7 +66,12 @@ class Request:
         if start >= len(content):
             self.answer(416, f"Content-Range: bytes */{len(content)}")
             return
-        self.answer(206, *lines, f"Content-Range: bytes {start}-{stop - 1}/{len(content)}", body=content[start:stop])
+        self.answer(
+            206,
+            *lines,
+            f"Content-Range: bytes {start}-{stop - 1}/{len(content)}",
+            body=content[start:stop],
+        )
 
 
 Mode = Callable[[Request], None]
