@@ -97,8 +97,10 @@ def describe_machine() -> Rows:
     sizes = [gigabytes(memory.total), f"{gigabytes(memory.available)} available"]
     if limit is not None:
         sizes.append(f"limited to {gigabytes(limit)}")
-    limits = [f"{allowed} of {cores} cores", *(f"a quota of {quota:g}" for quota in sorted(quotas)[:1])]
-    return [("processor", ", ".join([processor(), *limits])), ("memory", ", ".join(sizes))]
+    limits = [processor(), f"{allowed} of {cores} cores"]
+    if quotas:
+        limits.append(f"a quota of {min(quotas):g}")
+    return [("processor", ", ".join(limits)), ("memory", ", ".join(sizes))]
 
 
 def describe_gpus() -> Rows:

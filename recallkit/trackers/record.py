@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,28 +37,37 @@ class Picture(NamedTuple):
     path: Path
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Record:
-    """A result. No text of a corpus, prompt or generation is in it; paths of this machine are, in the manifest.
+    """A result. No text of a corpus, prompt or generation is in it; paths are, in the manifest.
 
-    `options` are those given, by name, as JSON values; `manifest` that of the main table; `numbers` finite. `tables` have at most
-    MOST_ROWS rows, and at least one; `shown` are the tables as they are printed. Tables and figures are named RESULT/NAME.
+    Tables and figures are named RESULT/NAME.
     """
 
     command: str
     name: str
-    options: Mapping[str, Any]
-    manifest: Mapping[str, Any]
-    numbers: Mapping[str, float]
-    tables: Mapping[str, pl.DataFrame]
-    shown: Mapping[str, Table]
-    pictures: Mapping[str, Picture]
+    options: dict[str, Any]
+    """Those that the user set, as JSON values."""
+    manifests: dict[str, Any] = field(default_factory=dict)
+    """Of the main tables, by result."""
+    numbers: dict[str, float] = field(default_factory=dict)
+    """Finite ones."""
+    tables: dict[str, pl.DataFrame] = field(default_factory=dict)
+    """They have at most MOST_ROWS rows, and at least one."""
+    printed: dict[str, Table] = field(default_factory=dict)
+    pictures: dict[str, Picture] = field(default_factory=dict)
 
     @property
     def config(self) -> dict[str, Any]:
         """What determines the run, as one JSON object."""
-        facts = {"command": self.command, "recallkit_version": VERSION}
-        return {**facts, "options": dict(self.options), "manifest": dict(self.manifest)}
+        several = len(self.manifests) > 1
+        manifest = self.manifests if several else next(iter(self.manifests.values()), {})
+        return {
+            "command": self.command,
+            "recallkit_version": VERSION,
+            "options": self.options,
+            "manifest": manifest,
+        }
 
 
 def make_record(
@@ -68,43 +77,54 @@ def make_record(
     figures: Sequence[Figure],
     folder: Path,
 ) -> Record:
-    """The record of what a command returned: `results` as for an export (frames, tables as printed, folder). Draws into `folder`."""
-    numbers: dict[str, float] = {}
-    tables: dict[str, pl.DataFrame] = {}
-    shown: dict[str, Table] = {}
-    manifests: dict[str, Any] = {}
-    name, result = command, command
-    for number, (found, printed, place) in enumerate(results):
-        frames = frames_of(found)
+    """The record of what a command returned. Draws into `folder`.
+
+    `results` are as for an export: frames, tables as printed, the result's folder.
+    """
+    plain_options = {key: plain(value) for key, value in options.items() if value is not None}
+    record = Record(command, command, plain_options)
+    main = command
+    for number, (result, printed, place) in enumerate(results):
+        frames = frames_of(result)
         kind = next((key for key in frames if key in KINDS), next(iter(frames)))
-        numbers |= headline_numbers(kind, frames)
-        tables |= {f"{kind}/{key}": _first_rows(f"{kind}/{key}", frame) for key, frame in frames.items() if len(frame)}
-        shown |= {f"{kind}/{key}": table for key, table in printed.items()}
-        manifests |= _manifest(place, kind)
         if number == 0:
-            result = kind
-            name = command if place is None else f"{command}-{place.name}"[:_LONGEST_NAME]
+            main = kind
+            record.name = command if place is None else f"{command}-{place.name}"[:_LONGEST_NAME]
+        record.numbers |= headline_numbers(kind, frames)
+        for key, frame in frames.items():
+            if len(frame):
+                record.tables[f"{kind}/{key}"] = _first_rows(f"{kind}/{key}", frame)
+        for key, table in printed.items():
+            record.printed[f"{kind}/{key}"] = table
+        record.manifests |= _manifest(place, kind)
     save_figures(figures, folder)
-    pictures = {f"{result}/{figure.name}": Picture(figure.title, folder / f"{figure.name}.png") for figure in figures}
-    given = {key: plain(value) for key, value in options.items() if value is not None}
-    manifest = next(iter(manifests.values()), {}) if len(manifests) < 2 else manifests
-    return Record(command, name, given, manifest, numbers, tables, shown, pictures)
+    for figure in figures:
+        picture = Picture(figure.title, folder / f"{figure.name}.png")
+        record.pictures[f"{main}/{figure.name}"] = picture
+    return record
 
 
 def _first_rows(name: str, frame: pl.DataFrame) -> pl.DataFrame:
     if len(frame) > MOST_ROWS:
-        console.note(f"{name}: the first {MOST_ROWS:,} of {len(frame):,} rows are logged; the Parquet file has all")
+        rows = f"the first {MOST_ROWS:,} of {len(frame):,} rows"
+        console.note(f"{name}: {rows} are logged; the Parquet file has all")
     return frame.head(MOST_ROWS)
 
 
 def _manifest(folder: Path | None, kind: str) -> dict[str, Any]:
-    """The manifest of a result's main table, else that of the slices in the folder, by the result's name; empty if there is neither."""
-    files = [] if folder is None else [folder / f"{kind}.parquet", folder / "tokens.parquet"]
-    return next(({kind: artifacts.read_manifest(path)} for path in files if path.is_file()), {})
+    """By the result's name the manifest of its main table, else that of slices in the folder."""
+    if folder is not None:
+        for path in (folder / f"{kind}.parquet", folder / "tokens.parquet"):
+            if path.is_file():
+                return {kind: artifacts.read_manifest(path)}
+    return {}
 
 
 def plain(value: Any) -> Any:
-    """An argument as a JSON value: what has none is named by its location, else by its type, never by its content."""
+    """An argument as a JSON value.
+
+    What has none is named by its location, else by its type, never by its content.
+    """
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):
@@ -118,16 +138,18 @@ def plain(value: Any) -> Any:
     location = getattr(value, "location", None)
     if isinstance(location, str):
         return redacted(location)
-    return str(value) if type(value).__module__.startswith("recallkit.") else type(value).__name__
+    is_ours = type(value).__module__.startswith("recallkit.")
+    return str(value) if is_ours else type(value).__name__
 
 
-# -------------------------------------------------------------------------------------------------------------- headline numbers
+# ------------------------------------------------------------------------------- headline numbers
 
 
 class Headline(NamedTuple):
-    """Columns of a table that are logged as numbers, named by the columns `keys`. Rows whose shares are void have none of them.
+    """Columns of a table that are logged as numbers, named by the columns `keys`.
 
-    `where`: only rows with one of these values; `unless`: only rows without them.
+    Rows whose shares are void have none of these. `where`: only rows with one of these values;
+    `unless`: only rows without them.
     """
 
     keys: tuple[str, ...]
@@ -136,46 +158,80 @@ class Headline(NamedTuple):
     unless: Mapping[str, str] = {}
 
 
-_WHOLE = {"source": "ALL"}
+_RETAINED = ("retained", "retained_ci_low", "retained_ci_high")
+_POINTS = ("points", "points_ci_low", "points_ci_high")
+_GAP_SHARE = ("gap_share", "gap_share_ci_low", "gap_share_ci_high")
+_OF_SLICE, _IN_ALL = ("model", "slice"), {"source": "ALL"}
 HEADLINES: Mapping[str, tuple[Headline, ...]] = {
     "gap/gap": (
-        Headline(("model", "slice"), ("ppl_model", "delta_nll"), _WHOLE),
-        Headline(("model", "slice"), ("gap_share", "gap_share_ci_low", "gap_share_ci_high"), _WHOLE, unless={"slice": "all"}),
-        Headline(("model", "slice"), ("gain_model", "retained", "retained_ci_low", "retained_ci_high"), {"slice": "ar_hit", **_WHOLE}),
+        Headline(_OF_SLICE, ("ppl_model", "delta_nll"), _IN_ALL),
+        Headline(_OF_SLICE, _GAP_SHARE, _IN_ALL, unless={"slice": "all"}),
+        Headline(_OF_SLICE, ("gain_model", *_RETAINED), {"slice": "ar_hit", **_IN_ALL}),
     ),
-    "intervene/retained": (Headline(("model", "slice"), ("retained", "retained_ci_low", "retained_ci_high", "causal_share")),),
-    "intervene/intervene": (Headline(("model", "slice"), ("nll", "recall", "points", "points_ci_low", "points_ci_high")),),
-    "ablation/mixers": (Headline(("model", "mixers"), ("loss", "loss_ar_hit", "retained", "retained_ci_low", "retained_ci_high")),),
-    "recall/recall": (Headline(("model", "task"), ("accuracy", "ci_low", "ci_high", "f1", "answer_nll")),),
+    "intervene/retained": (Headline(_OF_SLICE, (*_RETAINED, "causal_share")),),
+    "intervene/intervene": (Headline(_OF_SLICE, ("nll", "recall", *_POINTS)),),
+    "ablation/mixers": (Headline(("model", "mixers"), ("loss", "loss_ar_hit", *_RETAINED)),),
+    "recall/recall": (
+        Headline(
+            ("model", "task"),
+            ("accuracy", "ci_low", "ci_high", "f1", "answer_nll"),
+        ),
+    ),
     "metrics/metrics": (Headline(("model", "task", "metric", "filter"), ("value",)),),
-    "mqar/mqar": (Headline(("model", "pairs"), ("accuracy", "accuracy_low", "accuracy_high", "ar_ppl", "filler_ppl")),),
-    "tradeoff/tradeoff": (Headline(("task", "model", "size", "width"), ("accuracy", "state_bytes", "parameters")),),
+    "mqar/mqar": (
+        Headline(
+            ("model", "pairs"),
+            ("accuracy", "accuracy_low", "accuracy_high", "ar_ppl", "filler_ppl"),
+        ),
+    ),
+    "tradeoff/tradeoff": (
+        Headline(
+            ("task", "model", "size", "width"),
+            ("accuracy", "state_bytes", "parameters"),
+        ),
+    ),
     "training/training": (Headline(("model", "step"), ("loss_nats",)),),
-    "profile/profile": (Headline(("source",), ("repeated_bigrams", "repeated_share", "ar_hit_share"), _WHOLE),),
-    "track/track": (Headline(("model",), ("nll", "ar_nll", "first_nll", "other_nll", "gain", "retained", "ar_gap")),),
+    "profile/profile": (
+        Headline(
+            ("source",),
+            ("repeated_bigrams", "repeated_share", "ar_hit_share"),
+            _IN_ALL,
+        ),
+    ),
+    "track/track": (
+        Headline(
+            ("model",),
+            ("nll", "ar_nll", "first_nll", "other_nll", "gain", "retained", "ar_gap"),
+        ),
+    ),
     "scores/scores": (Headline(("model",), ("nll_nats", "ppl", "accuracy")),),
-    "by_source/by_source": (Headline(("source",), ("repeated_share", "ar_hit_share"), _WHOLE),),
+    "by_source/by_source": (Headline(("source",), ("repeated_share", "ar_hit_share"), _IN_ALL),),
     "published/published": (Headline(("group", "model"), ("gap_share",)),),
 }
-"""RESULT/TABLE -> what is logged of it. A result is named as its kind is, else as its first table."""
+"""RESULT/TABLE -> what is logged of it. A result's name is its kind's, else its first table's."""
 
 
 def headline_numbers(result: str, frames: Mapping[str, pl.DataFrame]) -> dict[str, float]:
-    """RESULT/KEY/.../COLUMN -> number, of all tables of a result; missing and infinite ones are left out, and shares that are void."""
-    found: dict[str, float] = {}
+    """RESULT/KEY/.../COLUMN -> number, of all tables of a result.
+
+    Missing and infinite ones are left out, and shares that are void.
+    """
+    numbers: dict[str, float] = {}
     for name, frame in frames.items():
         for headline in HEADLINES.get(f"{result}/{name}", ()):
             for row_name, number in _numbers(headline, frame):
-                found[f"{result}/{row_name}"] = number
-    return found
+                numbers[f"{result}/{row_name}"] = number
+    return numbers
 
 
 def _numbers(headline: Headline, frame: pl.DataFrame) -> Iterator[tuple[str, float]]:
-    frame = frame.unique(headline.keys + tuple(headline.where), keep="first", maintain_order=True)  # totals, where a source is called ALL
+    # Totals come first: they count where a source is called ALL, too.
+    columns = headline.keys + tuple(headline.where)
+    frame = frame.unique(columns, keep="first", maintain_order=True)
     for row in frame.iter_rows(named=True):
-        has = [row[column] == value for column, value in headline.where.items()]
-        lacks = [row[column] != value for column, value in headline.unless.items()]
-        if not all((*has, *lacks)):
+        is_wanted = all(row[column] == value for column, value in headline.where.items())
+        is_left_out = any(row[column] == value for column, value in headline.unless.items())
+        if is_left_out or not is_wanted:
             continue
         keys = [str(row[key]) for key in headline.keys if row[key] not in (None, "", "none")]
         for column in headline.values:

@@ -22,7 +22,7 @@ from recallkit.scoring.recorded import record_array
 from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
-from recallkit.trackers.open_runs import log_step
+from recallkit.trackers import log_step
 from recallkit.tracking.reading import Reading, process_group
 from recallkit.tracking.run import TrackedRun
 from recallkit.tracking.tables import TrackTables, make_tables

@@ -9,7 +9,8 @@ import recallkit
 from recallkit.commands import COMMANDS
 from recallkit.commands.app import declared
 from recallkit.errors import UserError
-from recallkit.trackers.destinations import TRACKERS, Destination, import_package, parse_destination
+from recallkit.trackers import Destination, parse_destination
+from recallkit.trackers.packages import TRACKERS, import_package
 from tests.conftest import ROOT
 
 

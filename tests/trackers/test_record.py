@@ -13,7 +13,7 @@ from recallkit.display.tables import Table
 from recallkit.models.spec import one_model
 from recallkit.storage.result import KINDS
 from recallkit.storage.schemas import LAYOUTS
-from recallkit.trackers.destinations import Destination
+from recallkit.trackers import Destination
 from recallkit.trackers.record import HEADLINES, MOST_ROWS, headline_numbers, make_record, plain
 
 
@@ -51,7 +51,7 @@ def test_long_tables_are_cut_with_a_note_and_empty_ones_left_out(tmp_path, capsy
         "mqar/m/4/filler_ppl": 3.0,
     }
     assert len(record.name) == 120
-    assert list(record.shown) == ["mqar/shown"]
+    assert list(record.printed) == ["mqar/shown"]
 
 
 def test_texts_given_to_a_function_are_no_options(home, tmp_path):

@@ -161,7 +161,7 @@ def test_metrics_go_to_every_run_that_is_open(few_slices, tmp_path, monkeypatch,
     assert logged["mlflow"][1] == logged["trackio"][1] == 7
     said = capsys.readouterr().err
     assert "step 8 is not logged to wandb (no network); it is in the table" in said
-    assert "step 8 is not logged to writer (disk full); it is in the table" in said
+    assert "step 8 is not logged to tensorboard (disk full); it is in the table" in said
     assert tracker.table["step"].to_list() == [7, 8]
 
 
