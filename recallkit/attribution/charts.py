@@ -249,7 +249,7 @@ def _spread(ends: Sequence[float], height: float) -> Iterable[float]:
 
 def _by_bucket(comparison: Comparison) -> list[Figure]:
     """Mean NLLs by training frequency of the bigram; recall gains by distance and by length of match."""
-    tables, threshold = comparison.tables, comparison.manifest["slices"]["max_count"]
+    tables, threshold = comparison.tables, comparison.max_count
     of_counts = tables.by_count.to_dicts()
     has_hits = any(row["repeated"] and row["low"] <= threshold for row in of_counts)
     panels = {True: f"bigram repeated{' (shaded: AR hits)' * has_hits}", False: "bigram not repeated"}
@@ -332,10 +332,10 @@ def _by_threshold(comparison: Comparison) -> list[Figure]:
                 ends = {"low": row[f"{name}_ci_low"], "high": row[f"{name}_ci_high"]}
                 point = {"model": row["model"], "x": row["threshold"], "y": row[name], "panel": panel}
                 points.append({**point, **ends, "at": at, "shown": f"{percent(row[name])} ({within})"})
-    if len({point["x"] for point in points}) < 2 or not comparison.has_counts:
+    if len({point["x"] for point in points}) < 2 or comparison.counts is None:
         return []
-    facts = comparison.manifest["slices"]
-    marks = {facts["max_count"]: "the threshold used here", papers_count(facts["counts"]["num_tokens"]): "the papers' rate"}
+    rate = papers_count(comparison.counts["num_tokens"])
+    marks = {comparison.max_count: "the threshold used here", rate: "the papers' rate"}
     x = log_number("x", "threshold on the training count", [point["x"] for point in points], base=2)
     y = share("y", "%", domain=[min(0.0, *(point["y"] for point in points)), max(point["y"] for point in points)], clamp=True)
     first, last = x["scale"]["domain"]

@@ -71,7 +71,7 @@ def look(comparison: Comparison, causal: Causal | None = None) -> Look:
     below = notes if is_priced else [*shares, *notes]
     warning = warn_of_counts(tables, manifest["slices"])
     labels = {name: manifest["slices"].get(name) for name in ("max_count", "threshold", "in_training")}
-    more = {name: manifest[name] for name in ("prefixes", "inexact", "in_context") if name in manifest}
+    more: dict[str, object] = {name: manifest[name] for name in ("prefixes", "inexact", "in_context") if name in manifest}
     return Look(
         comparison.folder,
         "gap",

@@ -46,13 +46,14 @@ def definition(comparison: Comparison) -> str:
     """What AR hits are, and what can be read from their share of the gap, as text."""
     slices = comparison.manifest["slices"]
     tokens = comparison.totals[comparison.models[0], "all"]["tokens"]
-    if not comparison.has_counts:
+    counts = comparison.counts
+    if counts is None:
         return (
             "Associative recall can be seen on the last tokens of bigrams that are in the context "
             "already. How often training had them is unknown here, so some may have been "
             "memorised. Their share of the gap says where it lies, not why."
         )
-    rare = f"seen at most {slices['max_count']:,} times in {slices['counts']['num_tokens']:,}"
+    rare = f"seen at most {slices['max_count']:,} times in {counts['num_tokens']:,}"
     sentences = (
         "AR hits are the tokens on which associative recall (AR) can be seen: the last tokens of "
         f"bigrams that are in the context already and were {rare} training tokens.",
@@ -97,8 +98,8 @@ def method(comparison: Comparison) -> dict[str, str]:
         "Retained": "a model's recall gain divided by the reference's, if that is shown to exceed 0.1 points",
         "Share of the gap": f"difference in NLL summed over the {comparison.hit}s, divided by that over "
         "all tokens (Zoology, appendix C.1); it can be below 0 and above 100 %",
-        **({"Recall efficiency": _EFFICIENCY} if comparison.given else {}),
-        **{f"Slice {slice_.name}": slice_.sentence for slice_ in comparison.given},
+        **({"Recall efficiency": _EFFICIENCY} if comparison.requested else {}),
+        **{f"Slice {slice_.name}": slice_.sentence for slice_ in comparison.requested},
         "95 % intervals": f"{resampled(every)}; {intervals}",
         "Program": f"recallkit {manifest['recallkit_version']}, schema {manifest['schema_version']}",
         "Slices": f"sequences {slices['sequences_digest']}",
@@ -124,20 +125,21 @@ def commands(comparison: Comparison, slices: Row | None) -> list[str]:
     texts = [bare(name) for name in known.get("names", [])]
     if not 0 < len(texts) <= MOST_NAMED:
         texts = ["TEXT..."]
-    counts = {}
-    if comparison.has_counts:
-        counts["counts"] = bare(facts["counts"]["path"]) if known else "COUNTS"
+    counts: dict[str, str | int] = {}
+    if comparison.counts is not None:
+        counts["counts"] = bare(comparison.counts["path"]) if known else "COUNTS"
         counts["max_count"] = facts["max_count"]
     slicing = {
         "tokenizer": bare(facts["tokenizer"]["name"]),
         **counts,
-        **{name: facts[name] for name in ("seq_len", "boundary")},
+        "seq_len": facts["seq_len"],
+        "boundary": facts["boundary"],
         "limit_tokens": known.get("limit_tokens"),
         "sample": drawn.get("tokens"),
         "seed": drawn.get("seed") or None,
     }
     asking = {
-        "slice": tuple(slice_.given for slice_ in comparison.given),
+        "slice": tuple(slice_.given for slice_ in comparison.requested),
         **{name: bool(manifest.get(name)) for name in ("clean", "divergence", "price")},
         "placebo": tuple(map(bare, manifest.get("placebo", ()))),
         **last_options(manifest.get("context_gain") or []),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.charts import figures as draw
-from recallkit.attribution.comparison import Comparison, labels_identity, read_comparison
+from recallkit.attribution.comparison import Comparison, are_alike, read_comparison
 from recallkit.declarations import names, numbers, path
 from recallkit.display.charts import styles_of
 from recallkit.display.progress import progress
@@ -253,7 +253,7 @@ def _causal(comparison: Comparison, look: Look | None) -> Causal:
         return {}
     compared = comparison.manifest
     manifest = artifacts.read_manifest(look.folder / "intervene.parquet")
-    of_labels = labels_identity(manifest["slices"]) == labels_identity(compared["slices"])
+    of_labels = are_alike(manifest["slices"], compared["slices"])
     scores = compared["scores"]
     same = [model for model, options in manifest["scores"].items() if scores.get(model) == options]
     if not of_labels or not manifest["models"][0] == comparison.reference in same:

@@ -94,6 +94,15 @@ def words_options(tokens: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def make_needed_words(slices: Path, requested: Sequence[Slice]) -> list[Path]:
+    """The table of words of the directory `slices`, made where it is missing and these slices need
+    it; none where they do not. Raises UserError as `make_words` does."""
+    if not needed_columns(requested):
+        return []
+    make_words(slices)
+    return [words_path(slices / "tokens.parquet")]
+
+
 def make_words(slices: Path) -> dict[str, Any]:
     """Makes `words.parquet` in the directory `slices`, unless it is there; returns its manifest.
 
