@@ -128,7 +128,7 @@ def commands(comparison: Comparison, slices: Row | None) -> list[str]:
     counts: dict[str, str | int] = {}
     if comparison.counts is not None:
         counts["counts"] = bare(comparison.counts["path"]) if known else "COUNTS"
-        counts["max_count"] = facts["max_count"]
+        counts["max_count"] = comparison.max_count
     slicing = {
         "tokenizer": bare(facts["tokenizer"]["name"]),
         **counts,
