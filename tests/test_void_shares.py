@@ -16,6 +16,7 @@ from recallkit.ablation.tables import AblatedSet, measure_losses
 from recallkit.attribution.context_gain import context_gains
 from recallkit.attribution.tables import attribute_gap
 from recallkit.intervening import InterventionOptions, intervene
+from recallkit.measure.labelled import open_tokens
 from recallkit.measure.shares import MODEL_LIKE_UNIFORM, REFERENCE_LIKE_UNIFORM
 from recallkit.profiling import profile_slices
 from recallkit.scoring import score_path
@@ -75,6 +76,7 @@ def test_of_models_worse_than_a_guess_on_one_document_every_command_voids_every_
     profiled = profile_slices(one_document, tmp_path).profile
     assert set(profiled["note"]) == {"its tokens come from effectively 1.0 documents; 5 are needed"}
     assert all(profiled[column].null_count() == profiled.height for column in profiled.columns if "_ci_" in column)
-    losses = measure_losses(one_document / "tokens.parquet", files, [AblatedSet("1", "conv", 1, "1.conv")], "model").ablation
+    tokens = open_tokens(one_document / "tokens.parquet")
+    losses = measure_losses(tokens, files, [AblatedSet("1", "conv", 1, "1.conv")], "model").ablation
     assert losses.height
     assert losses["void"].all()

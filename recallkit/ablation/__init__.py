@@ -3,6 +3,6 @@
 `ablate` changes the model and leaves the text as it is; `intervening` does the reverse.
 """
 
-from recallkit.ablation.tables import AblationQuestion, ablate, ablation_path
+from recallkit.ablation.run import AblationQuestion, ablate, ablation_path
 
 __all__ = ["AblationQuestion", "ablate", "ablation_path"]

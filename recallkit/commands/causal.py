@@ -139,15 +139,8 @@ def ablate(asked: Ablate) -> Outcome["AblationTables"]:
         heads=asked.heads,
         budget=asked.budget,
         clean=asked.clean,
+        cluster=asked.cluster,
     )
     target = path(asked.out) or ablation.ablation_path(folder, model, question)
-    tables = ablation.ablate(
-        model,
-        folder,
-        target,
-        asked,
-        question,
-        cluster=asked.cluster,
-        force=asked.force,
-    )
+    tables = ablation.ablate(model, folder, target, asked, question, force=asked.force)
     return Outcome.of(tables, lambda: look(target, tables))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from recallkit.ablation.tables import groups_of_heads
+from recallkit.ablation.sets import groups_of_heads
 from recallkit.errors import UsageError, UserError
 from recallkit.models.ablation import Ablation, ablate, find_mixers, observe_means
 from recallkit.models.architecture import LayerConfig
