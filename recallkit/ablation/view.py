@@ -3,23 +3,22 @@ is lost by slice."""
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from recallkit.ablation.tables import LEAST, AblationTables
 from recallkit.display import cells
-from recallkit.display.cells import or_dash, percent, resampled, some_of, too_few
+from recallkit.display.cells import figure, or_dash, percent, resampled, some_of, too_few
 from recallkit.display.charts import TIP, WIDTH, Figure, column, labels, layer, plot, shorten
-from recallkit.display.exports import Look, command_line
+from recallkit.display.exports import command_line
 from recallkit.display.tables import Table
+from recallkit.display.views import ResultView
 from recallkit.measure.shares import LEAST_GAIN
 from recallkit.models.ablation import heads_of
 from recallkit.slicing.view import what_is_rare
-from recallkit.storage import artifacts
-from recallkit.storage.result import read_tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from recallkit.display.charts import Spec
 
@@ -34,38 +33,39 @@ ELIMINATION = (
 )
 
 
-def look(folder: Path, tables: AblationTables | None = None) -> Look:
-    """The ablations in a folder as people see them: their tables are read unless they are given."""
-    tables = tables or read_tables(AblationTables, folder)
-    manifest = artifacts.read_manifest(folder / "ablation.parquet")
-    return Look(
-        folder,
-        "ablation",
-        tables,
-        ablation_tables(tables, manifest),
-        ablation_figures,
-        which_recall(tables),
-        method(tables, manifest),
-        command(manifest),
-    )
+class AblationView(ResultView):
+    """Ablations of a model: without which mixers less recall is retained."""
 
+    kind, tables_type = "ablation", AblationTables
 
-def method(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, str]:
-    """How it was measured: the text, what replaces the outputs, the intervals."""
-    slices = manifest["slices"]
-    return {
-        "Text": f"{slices['num_rows']:,} predicted tokens in sequences of up to {slices['seq_len']:,}",
-        "Ablation": f"{_what_is_replaced(manifest)}; the text is read again, nothing is trained",
-        "95 % intervals": resampled(tables.mixers.row(0, named=True), which=" with AR hits"),
-    }
+    def answer(self) -> str:
+        """See `which_recall`."""
+        return which_recall(self.tables)
 
+    @cached_property
+    def display_tables(self) -> dict[str, Table]:
+        """What is retained without mixers, or with fewer layers, and the losses by slice."""
+        return ablation_tables(self.tables, self.manifest)
 
-def command(manifest: Mapping[str, Any]) -> str:
-    """The command that makes it again."""
-    options = manifest["options"]
-    more = {name: options[name] for name in ("heads", "budget", "by", "clean")}
-    more["cluster"] = None if options["cluster"] == "document" else options["cluster"]
-    return command_line("ablate", manifest["model"], slices="DIR", mixers=options["mixers"], **more)
+    def draw(self, tables: Any) -> list[Figure]:
+        """The map of losses."""
+        return ablation_figures(tables)
+
+    def method(self) -> dict[str, str]:
+        """The text, what replaces the outputs, the intervals."""
+        slices = self.manifest["slices"]
+        return {
+            "Text": f"{slices['num_rows']:,} predicted tokens in sequences of up to {slices['seq_len']:,}",
+            "Ablation": f"{_what_is_replaced(self.manifest)}; the text is read again, nothing is trained",
+            "95 % intervals": resampled(self.tables.mixers.row(0, named=True), which=" with AR hits"),
+        }
+
+    def command(self) -> str:
+        """The command that makes it again."""
+        options = self.manifest["options"]
+        more = {name: options[name] for name in ("heads", "budget", "by", "clean")}
+        more["cluster"] = None if options["cluster"] == "document" else options["cluster"]
+        return command_line("ablate", self.manifest["model"], slices="DIR", mixers=options["mixers"], **more)
 
 
 def _what_is_replaced(manifest: Mapping[str, Any]) -> str:
@@ -90,7 +90,7 @@ def which_recall(tables: AblationTables) -> str:
     """
     rows = tables.mixers.to_dicts()
     first = rows[0]
-    model, gain = first["model"], f"{_GAIN(first)} points"
+    model, gain = first["model"], f"{figure(first, 'gain')} points"
     if first["gain_ci_low"] is None:
         few = too_few("AR hits", first["effective_clusters"], f"{first['cluster']}s")
         return f"Which mixers recall depends on is unknown: {few}."
@@ -132,9 +132,6 @@ def _size(row: Row) -> str:
     return str(row["layers"].count("+") + 1)
 
 
-_GAIN = cells.with_interval("gain", "z.1f", 100)
-
-
 def _retained(row: Row) -> str:
     """`41 % (36 to 47)`"""
     value, low, high = (100 * row[f"retained{end}"] for end in ("", "_ci_low", "_ci_high"))
@@ -172,41 +169,38 @@ def ablation_tables(tables: AblationTables, manifest: Mapping[str, Any]) -> dict
     rows = tables.mixers.to_dicts()
     if rows[0]["layers"] is not None:
         return {"mixers": _trade_off(rows), "ablation": _losses(tables, manifest)}
-    columns = {
-        "without": labelled,
-        **_RETAINED,
-        "AR hits": cells.number("loss_ar_hit", "+z.2f"),
-        "on them": cells.valid(cells.share("loss_share")),
-    }
+    rows = [{**row, "without": labelled(row)} for row in rows]
+    columns = """
+        without retained loss
+        loss_ar_hit | AR hits | +z.2f
+        loss_share
+    """
     caption = (
-        f"Retained: in % of the recall gain on AR hits, {_GAIN(rows[0])} points. Loss: nats per token, over all tokens and over AR "
-        f"hits; on them: the share of the total loss that falls on AR hits. Intervals: {resampled(rows[0], which=' with AR hits')}."
+        f"Retained: in % of the recall gain on AR hits, {figure(rows[0], 'gain')} points. Loss: "
+        "nats per token, over all tokens and over AR hits; on them: the share of the total loss that "
+        f"falls on AR hits. Intervals: {resampled(rows[0], which=' with AR hits')}."
     )
     mixers = Table.of("Recall retained without mixers", columns, rows, caption)
     return {"mixers": mixers, "ablation": _losses(tables, manifest)}
 
 
-_RETAINED = {
-    "retained, %": cells.with_interval("retained", "z.0f", 100),
-    "loss": cells.number("loss", "+z.2f"),
-}
-
-
 def _trade_off(rows: Sequence[Row]) -> Table:
     """A line for each number of layers, from all down to the budget."""
-    columns = {
-        "layers": _size,
-        "which": lambda row: row["layers"].replace("+", ", "),
-        "gain": lambda row: f"{100 * (row['gain'] - row['gain_lost']):z.1f}",
-        **_RETAINED,
-        "cache": lambda row: cells.size(row["cache_bytes"]),
-    }
+    shown = []
+    for row in rows:
+        which = row["layers"].replace("+", ", ")
+        shown.append({**row, "layers": _size(row), "which": which, "gain": row["gain"] - row["gain_lost"]})
+    columns = """
+        layers which
+        gain | gain | z.1f
+        retained loss cache_bytes
+    """
     caption = (
         f"By {ELIMINATION}. Gain: recall gain on AR hits, points. Loss: nats per token, over all "
         "tokens. Cache: of one sequence, what grows with it in these layers. "
         f"Intervals: {resampled(rows[0], which=' with AR hits')}."
     )
-    return Table.of("Recall retained with fewer layers", columns, rows, caption)
+    return Table.of("Recall retained with fewer layers", columns, shown, caption)
 
 
 def _losses(tables: AblationTables, manifest: Mapping[str, Any]) -> Table:
@@ -254,7 +248,7 @@ def ablation_figures(tables: AblationTables) -> list[Figure]:
             "slice": HEADERS[row["slice"]],
             "loss": row["loss"],
             "shown": f"{row['loss']:.2f}",
-            "tip": f"without {labelled(row)}, {HEADERS[row['slice']]}: {_LOSS(row)} nats per token",
+            "tip": f"without {labelled(row)}, {HEADERS[row['slice']]}: {figure(row, 'loss', '.3f ±')} nats per token",
         }
         for row in rows
     ]
@@ -280,6 +274,3 @@ def ablation_figures(tables: AblationTables) -> list[Figure]:
         f"its mixers. Colour grows with the square root of the loss. {SLICES}"
     )
     return [Figure("ablation", "What each mixer is worth, by slice", caption, spec)]
-
-
-_LOSS = cells.with_interval("loss", ".3f")

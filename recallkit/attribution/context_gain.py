@@ -29,6 +29,7 @@ from recallkit.measure.rows import Rows
 from recallkit.measure.shares import WholeGap
 from recallkit.measure.sums import Clusters, sum_rows
 from recallkit.storage import schemas
+from recallkit.storage.schemas import declared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -195,8 +196,6 @@ def in_context_scores(
 
 # ------------------------------------------------------------------------------------------ tables
 
-_FAR_SHARE = cells.valid(cells.with_interval("far_share", "z.1f", 100))
-
 
 def gains_table(by_context: pl.DataFrame, in_context: Mapping[str, Any] | None) -> Table:
     """The reference and each model, for each number of last ids: gain, far share, LongPPL."""
@@ -205,8 +204,9 @@ def gains_table(by_context: pl.DataFrame, in_context: Mapping[str, Any] | None) 
     rows = []
     for whole, keys in zip(wholes, key_tokens, strict=True):
         for side in ("reference", "model") if whole["model"] == models[0] else ("model",):
-            figures = {"gain": whole[f"context_gain_{side}"], "longppl": keys[f"ppl_{side}"]}
-            rows.append({**whole, "model": whole[side], "side": side, **figures})
+            figures = {"context_gain": whole[f"context_gain_{side}"], "long_ppl": keys[f"ppl_{side}"]}
+            of_reference = {"far_share": "reference", "far_share_ci_low": None, "void": False}
+            rows.append({**whole, "model": whole[side], **figures, **(of_reference if side == "reference" else {})})
     windows, numbers = [], []
     for whole, keys in zip(wholes, key_tokens, strict=True):
         ids, most = whole["last"], whole["last"] + whole["stride"] - 1
@@ -223,13 +223,7 @@ def gains_table(by_context: pl.DataFrame, in_context: Mapping[str, Any] | None) 
         caption += f"\n{_in_context([reference, *models], in_context)}"
     return Table.of(
         "Gain from context before the last ids, in nats per token, and its part of the gap in %",
-        {
-            "model": cells.name("model"),
-            "last": cells.number("last"),
-            "gain": cells.number("gain", ".3f"),
-            "far share": lambda row: "reference" if row["side"] == "reference" else _FAR_SHARE(row),
-            "LongPPL": cells.number("longppl", ",.2f"),
-        },
+        "model last context_gain far_share long_ppl",
         rows,
         caption,
     )
@@ -239,16 +233,7 @@ def far_table(by_context: pl.DataFrame) -> Table:
     """Each model's far share by class, and, with its mirror, where the reference gains."""
     rows = _rows_of(by_context, *CLASSES)
     gaining = _rows_of(by_context, *CLASSES, gains=True)
-    gains, mirror = (cells.valid(cells.in_percent(name)) for name in ("far_share", "mirror_share"))
-    columns = {
-        "model": cells.name("model"),
-        "last": cells.number("last"),
-        "class": lambda row: CLASSES[row["slice"]],
-        "tokens": cells.share("share_of_tokens", 2),
-        "far share": _FAR_SHARE,
-        "gains": lambda row: gains(row["gaining"]),
-        "mirror": lambda row: mirror(row["gaining"]),
-    }
+    gains, mirror = (declared(name)._replace(form="z.1f struck") for name in ("far_share", "mirror_share"))
     caption = (
         "Every token is an AR hit, the end of another repeated bigram, or new: the end of no "
         "repeated bigram. Gains: the share of the tokens on which the reference gains at least "
@@ -256,11 +241,13 @@ def far_table(by_context: pl.DataFrame) -> Table:
         "by chance. Mirror: the same share with model and reference exchanged."
         f"{_leads(_rows_of(by_context, ALL))}"
     )
-    both = [{**row, "gaining": where} for row, where in zip(rows, gaining, strict=True)]
-    return Table.of("The far gap by class of token, in % of the whole gap", columns, both, caption)
+    for row, where_gained in zip(rows, gaining, strict=True):
+        row |= {"class": CLASSES[row["slice"]], "gains": cells.cell(where_gained, gains), "mirror": cells.cell(where_gained, mirror)}
+    columns = "model last class share_of_tokens far_share gains mirror"
+    return Table.of("The far gap by class of token, in % of the whole gap", columns, rows, caption)
 
 
-def _rows_of(by_context: pl.DataFrame, *slices: str, gains: bool | None = None) -> Sequence[Row]:
+def _rows_of(by_context: pl.DataFrame, *slices: str, gains: bool | None = None) -> list[dict[str, Any]]:
     """The rows of these slices, for one number of last ids after another."""
     is_one = pl.col("slice").is_in(slices) & pl.col("reference_gains").eq_missing(gains)
     return by_context.filter(is_one).sort("last", maintain_order=True).to_dicts()
@@ -278,8 +265,7 @@ def _in_context(names: Sequence[str], in_context: Mapping[str, Any]) -> str:
     score = "In-context-learning score"
     if late != LATE:
         score = f"Like the in-context-learning score, which uses position {LATE}"
-    figure = cells.with_interval("score")
-    scores = ", ".join(f"{name} {figure(in_context['models'][name])}" for name in names)
+    scores = ", ".join(f"{name} {cells.figure(in_context['models'][name], 'score')}" for name in names)
     sequences = counted(in_context["sequences"], "sequence")
     what = f"NLL at position {late} less that at position {early}"
     return f"{score}: {what}, of {sequences}: {scores}."

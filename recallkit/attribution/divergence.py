@@ -148,19 +148,15 @@ def divergence_table(by_divergence: pl.DataFrame) -> Table:
     names = list(dict.fromkeys(row["slice"] for row in rows))
     return Table.of(
         f"Predictions beside those of {rows[0]['reference']}: KL divergence in nats per token, and agreement in %",
-        {
-            "slice": cells.name("slice"),
-            "model": cells.name("model"),
-            "tokens": cells.share("share_of_tokens", 2),
-            "mean": cells.number("kl", _KL),
-            "95 %\ninterval": cells.interval("kl", _KL),
-            "ratio\nto first": cells.with_interval("ratio"),
-            **{f"{100 * rank:.0f} %": cells.number(name, _KL) for name, rank in QUANTILES.items()},
-            "agree": cells.in_percent("agreement"),
-        },
+        """
+            slice model
+            share_of_tokens | tokens | z.2f optional1
+            kl
+            kl | 95 %/interval | #.3g to optional2
+            ratio kl_p50 kl_p95 kl_p99 agreement
+        """,
         sorted(rows, key=lambda row: names.index(row["slice"])),
         "KL(reference | model): mean, median and further quantiles over tokens. Ratio: the mean "
         "over that at the first occurrences of the same bigrams, where nothing can be recalled. "
         "Agree: both rank the same token first.",
-        optional=["tokens", "95 %\ninterval"],
     )

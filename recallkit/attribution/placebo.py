@@ -102,16 +102,19 @@ def _beside(row: Row, hits: Row) -> str:
 
 def placebo_table(by_placebo: pl.DataFrame, totals: Totals) -> Table:
     """A row per model: its own figures, and those of the reference's run at its loss."""
-    placebo_columns = by_placebo.rename(lambda name: f"placebo_{name}").to_dicts()
-    rows = [{**totals[row["placebo_model"], "ar_hit"], **row} for row in placebo_columns]
-    columns = {
-        "model": cells.name("model"),
-        "retained": cells.with_interval("retained", "z.0f", 100),
-        "placebo\nretains": cells.with_interval("placebo_retained", "z.0f", 100),
-        "gap\nshare": cells.valid(cells.in_percent("gap_share")),
-        "placebo's\ngap share": cells.with_interval("placebo_gap_share", "z.1f", 100),
-        "at": lambda row: row["placebo_note"] or f"{row['placebo_checkpoint']}, {row['placebo_weight']:.0%}",
-    }
+    rows = []
+    for row in by_placebo.to_dicts():
+        figures = {f"placebo_{name}": value for name, value in row.items()}
+        at = row["note"] or f"{row['checkpoint']}, {row['weight']:.0%}"
+        rows.append({**totals[row["model"], "ar_hit"], **figures, "at": at})
+    columns = """
+        model
+        retained  | retained
+        placebo_retained
+        gap_share | gap/share | z.1f struck
+        placebo_gap_share
+        at
+    """
     caption = (
         "Placebo: the reference's own earlier checkpoints, interpolated to the model's NLL. At: the worse of two neighbouring checkpoints "
         "and its weight. A model that resembles its placebo has the profile of any model with its loss."

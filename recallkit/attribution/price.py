@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.answer import PPL, whole
+from recallkit.attribution.answer import whole
 from recallkit.display import cells
 from recallkit.display.cells import bounds, extremes, resampled
 from recallkit.display.tables import Table
@@ -85,15 +85,11 @@ def _nats(loss: float) -> str:
 def price_table(by_price: pl.DataFrame) -> Table:
     """What each model retains and loses, beside the bytes of its state."""
     rows = cells.without_zoo(by_price.to_dicts())
-    columns = {
-        "model": cells.name("model"),
-        "state": lambda row: cells.size(row["state_bytes"]),
-        "ppl": cells.number("ppl", PPL),
-        "gain,\npoints": cells.in_percent("gain"),
-        "retained, %": cells.with_interval("retained", "z.0f", 100),
-        "loss in\nAR hits": cells.number("loss_ar_hit", "z.3f"),
-        "loss in first\noccurrences": cells.with_interval("loss_first", "z.3f"),
-    }
+    columns = """
+        model state_bytes ppl
+        gain | gain,/points | z.1f
+        retained loss_ar_hit loss_first
+    """
     ids = " or ".join(f"{number:,}" for number in sorted({row["state_ids"] for row in rows} - {None}))
     caption = f"State: of one sequence after {ids} ids. " if ids else ""
     if None in by_price["state_bytes"]:
@@ -104,4 +100,4 @@ def price_table(by_price: pl.DataFrame) -> Table:
         f"Intervals: {resampled(rows[0])}."
     )
     title = "Bytes of state, and recall retained of the reference's"
-    return Table.of(title, columns, rows, caption, optional=["loss in\nAR hits", "ppl"])
+    return Table.of(title, columns, rows, caption)

@@ -24,8 +24,8 @@ from recallkit.options import LabelOptions
 
 if TYPE_CHECKING:
     from recallkit.display.charts import Figure
-    from recallkit.display.exports import Look
     from recallkit.display.tables import Table
+    from recallkit.display.views import ResultView
     from recallkit.trackers.destinations import Destination, Tracker
 
 P = ParamSpec("P")
@@ -44,7 +44,7 @@ class Outcome(Generic[T]):
 
     `show` prints the answer, or all there is (`full`). `exports` are frames by name (a dataclass or a mapping), tables as they are
     printed, and the folder, if there is one; with `figures`, of some models or of all, they are also what a notebook shows of the value.
-    `looks` have what is in model cards. `failure` ends the command with status 1, after this note.
+    `views` have what is in model cards. `failure` ends the command with status 1, after this note.
     """
 
     value: Callable[[], T]
@@ -52,20 +52,20 @@ class Outcome(Generic[T]):
     json: Callable[[], Any]
     exports: Callable[[], Iterable[tuple[Any, Mapping[str, "Table"], Path | None]]] = tuple
     figures: Callable[[Sequence[str]], Sequence["Figure"]] = no_figures
-    looks: Callable[[], Sequence["Look"]] = tuple
+    views: Callable[[], Sequence["ResultView"]] = tuple
     failure: str | None = None
 
     @classmethod
-    def of(cls, tables: T, *looks: "Callable[[], Look]") -> "Outcome[T]":
-        """The tables of a result in a folder, which the first of `looks` shows; the others are printed with --full, exported and drawn."""
-        seen = functools.cache(lambda: [look() for look in looks])
+    def of(cls, tables: T, *makers: "Callable[[], ResultView]") -> "Outcome[T]":
+        """The tables of a result in a folder, which the first view shows; those of others are printed with --full, exported and drawn."""
+        views = functools.cache(lambda: [make() for make in makers])
         return cls(
             value=lambda: tables,
-            show=lambda full: seen()[0].followed_by(*seen()[1:]).print(full=full),
-            json=lambda: seen()[0].json(),
-            exports=lambda: [(each.frames, each.shown, each.folder) for each in seen()],
-            figures=lambda models: [figure for each in seen() for figure in each.figures(models)],
-            looks=seen,
+            show=lambda full: views()[0].print(*views()[1:], full=full),
+            json=lambda: views()[0].json(),
+            exports=lambda: [(view.frames, view.display_tables, view.folder) for view in views()],
+            figures=lambda models: [figure for view in views() for figure in view.figures(models)],
+            views=views,
         )
 
     @staticmethod
@@ -291,10 +291,10 @@ def _export(outcome: Outcome[Any], formats: Sequence[str]) -> list[Path]:
             raise UsageError("no directory to write to", where="--export", remedy="name it with -o DIR")
         written += export(tables, shown, folder, formats)
     if "card" in formats:
-        measured = [each for each in outcome.looks() if each.measured]
+        measured = [view for view in outcome.views() if view.measured()]
         if not measured:
             raise UsageError("has no figures for a model card", where="--export card", remedy="`gap` and `eval-recall` have some")
-        written += [file for each in measured for file in write_cards(each)]
+        written += [file for view in measured for file in write_cards(view)]
     return written
 
 

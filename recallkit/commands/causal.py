@@ -59,7 +59,7 @@ def intervene(asked: InterveneLine) -> Outcome["InterveneTables"]:
     Columns: see `InterveneTables`.
     """
     from recallkit import builtin, intervening
-    from recallkit.intervening.view import look
+    from recallkit.intervening.view import InterventionView
     from recallkit.options import BUILTIN_SAMPLES
 
     compared = builtin.named_models(asked.models)
@@ -70,7 +70,7 @@ def intervene(asked: InterveneLine) -> Outcome["InterveneTables"]:
     if asked.share is not None:
         return Outcome.of_shares(intervening.score_share(compared, folder, asked, asked, asked.share))
     tables = intervening.intervene(compared, folder, target, asked, asked)
-    return Outcome.of(tables, lambda: look(target, tables))
+    return Outcome.of(tables, lambda: InterventionView(target, tables))
 
 
 _MODEL = "zoo:hybrid"
@@ -125,7 +125,7 @@ def ablate(asked: Ablate) -> Outcome["AblationTables"]:
     Columns: see `AblationTables`.
     """
     from recallkit import ablation, builtin
-    from recallkit.ablation.view import look
+    from recallkit.ablation.view import AblationView
     from recallkit.models.spec import one_model
 
     sets = [name.strip() for name in asked.mixers.split(",") if name.strip()]
@@ -143,4 +143,4 @@ def ablate(asked: Ablate) -> Outcome["AblationTables"]:
     )
     target = path(asked.out) or ablation.ablation_path(folder, model, question)
     tables = ablation.ablate(model, folder, target, asked, question, force=asked.force)
-    return Outcome.of(tables, lambda: look(target, tables))
+    return Outcome.of(tables, lambda: AblationView(target, tables))

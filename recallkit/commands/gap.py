@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from recallkit.attribution import GapQuestion
     from recallkit.attribution.comparison import Comparison
     from recallkit.attribution.tables import GapTables
-    from recallkit.display.exports import Look
+    from recallkit.display.views import ResultView
     from recallkit.models.spec import ModelSpec
     from recallkit.papers.arithmetic import PublishedGap
     from recallkit.tracking.tables import TrackTables
@@ -43,7 +43,7 @@ def demo(asked: ForceOptions) -> Outcome["GapTables"]:
     """Run the whole pipeline on the built-in text: slice it, score the zoo, measure gaps and recall, and write a page."""
     from recallkit import attribution, builtin, intervening, scoring
     from recallkit.attribution.comparison import read_comparison
-    from recallkit.attribution.view import look
+    from recallkit.attribution.view import ComparisonView
     from recallkit.display import console
     from recallkit.intervening import view as causal_view
     from recallkit.report.write import write_report
@@ -60,18 +60,18 @@ def demo(asked: ForceOptions) -> Outcome["GapTables"]:
     causal = intervening.intervention_path(slices, specs, _OF_DEMO)
     audit = intervening.intervene(specs, slices, causal, replace(_OF_DEMO, force=asked.force))
     page = write_report(out, builtin.page(), ReportOptions(more=causal)).page
-    looks: dict[str, Callable[[], Look]] = {
-        "gap": lambda: look(read_comparison(out, slices), causal_view.causal_recall(audit)),
-        "slices": lambda: slices_view.look(slices, slices_view.manifest_of(slices), summarise_slices(slices / "tokens.parquet")),
-        "intervene": lambda: causal_view.look(causal, audit),
+    views: dict[str, Callable[[], ResultView]] = {
+        "gap": lambda: ComparisonView(read_comparison(out, slices), causal_view.causal_recall(audit)),
+        "slices": lambda: slices_view.SlicesView(slices, slices_view.manifest_of(slices), summarise_slices(slices / "tokens.parquet")),
+        "intervene": lambda: causal_view.InterventionView(causal, audit),
     }
-    outcome = Outcome.of(tables, *looks.values())
+    outcome = Outcome.of(tables, *views.values())
 
     def show(full: bool) -> None:
         outcome.show(full)
         console.print_page(page)
 
-    return replace(outcome, show=show, json=lambda: {**{name: made().json() for name, made in looks.items()}, "page": str(page)})
+    return replace(outcome, show=show, json=lambda: {**{name: made().json() for name, made in views.items()}, "page": str(page)})
 
 
 _AUDITED = ("zoo:attention", "zoo:based", "zoo:mamba")
@@ -183,7 +183,7 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
         resolve_gates,
         unjudged_lines,
     )
-    from recallkit.attribution.view import look
+    from recallkit.attribution.view import ComparisonView
     from recallkit.display import console
     from recallkit.intervening import view as causal_view
     from recallkit.measure.labelled import open_tokens
@@ -205,11 +205,11 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
         verdicts = judge_gates(gates, tables)
     except UserError as error:  # the gap itself is known, and printed
         failed = str(error)
-    causal: list[Callable[[], Look]] = []
+    causal: list[Callable[[], ResultView]] = []
     if asked.causal and audit is not None:
-        causal = [lambda: causal_view.look(intervening.intervention_path(folder, compared, usual))]
+        causal = [lambda: causal_view.InterventionView(intervening.intervention_path(folder, compared, usual))]
     rows = {} if audit is None or asked.clean else causal_view.causal_recall(audit)
-    outcome = Outcome.of(tables, lambda: look(read_comparison(target, folder), rows), *causal)
+    outcome = Outcome.of(tables, lambda: ComparisonView(read_comparison(target, folder), rows), *causal)
     page, rest = None, None
     if asked.text is not None:
         page = write_report(target, options=ReportOptions(slices=None if asked.out is None else folder)).page
@@ -236,11 +236,11 @@ def read_comparison(folder: File, *, slices: File | None = None) -> "Comparison"
     `folder` is that of the tables, or a slice directory that contains exactly one comparison.
     """
     from recallkit.attribution import comparison
-    from recallkit.attribution.view import look
+    from recallkit.attribution.view import ComparisonView
 
     read = comparison.read_comparison(path(folder), path(slices))
-    seen = functools.cache(lambda: look(read))
-    read.show_as(lambda: seen().print(), lambda: list(seen().shown.values()), lambda models: seen().figures(models))
+    seen = functools.cache(lambda: ComparisonView(read))
+    read.show_as(lambda: seen().print(), lambda: list(seen().display_tables.values()), lambda models: seen().figures(models))
     return read
 
 
@@ -325,7 +325,7 @@ def track(asked: Track) -> Outcome["TrackTables"]:
     from recallkit.models.spec import one_model
     from recallkit.slicing.definitions import parse_slices
     from recallkit.tracking.run import track_path
-    from recallkit.tracking.view import look
+    from recallkit.tracking.view import TrackView
 
     if asked.reference is None or asked.checkpoints is None:
         missing = "REFERENCE" if asked.reference is None else "CHECKPOINT"
@@ -336,4 +336,4 @@ def track(asked: Track) -> Outcome["TrackTables"]:
     out = path(asked.out) or track_path(slices, reference, checkpoints, causal=asked.causal, followed=followed)
     run = tracking.TrackedRun(slices, out, reference, asked, asked.causal, asked.force, followed=followed)
     tables = tracking.track(run, checkpoints)
-    return Outcome.of(tables, lambda: look(out, tables))
+    return Outcome.of(tables, lambda: TrackView(out, tables))

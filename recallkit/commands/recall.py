@@ -82,7 +82,7 @@ def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
     from recallkit import builtin, recall
     from recallkit.recall.stock_tasks import SETS, lm_eval_names, plan_stock, task_names
     from recallkit.recall.tasks import expand_groups, tasks_of
-    from recallkit.recall.view import look, metrics_table, print_metrics
+    from recallkit.recall.view import RecallView, metrics_table, print_metrics
 
     is_stock_alone = asked.lm_eval_task is not None and asked.tasks is None
     named = [] if is_stock_alone else tasks_of(path(asked.data)) if asked.tasks is None else expand_groups(task_names(asked.tasks))
@@ -97,7 +97,7 @@ def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
     if asked.share is not None:
         return Outcome.of_shares({name: of for plan in (own_plan, stock_plan) if plan for name, of in plan.run_share(asked.share).items()})
     recalled = own_plan.run() if own_plan else None
-    own = Outcome.of(recalled[0], lambda: look(recalled[1], recalled[0])) if recalled else None
+    own = Outcome.of(recalled[0], lambda: RecallView(recalled[1], recalled[0])) if recalled else None
     metrics = stock_plan.run() if stock_plan else None
 
     def show(full: bool) -> None:
@@ -120,7 +120,7 @@ def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
         return own.value()
 
     return Outcome(
-        value=value, show=show, json=json, exports=exports, figures=own.figures if own else no_figures, looks=own.looks if own else tuple
+        value=value, show=show, json=json, exports=exports, figures=own.figures if own else no_figures, views=own.views if own else tuple
     )
 
 
@@ -213,10 +213,10 @@ def eval_mqar(asked: Mqar) -> Outcome["MqarTables"]:
     """
     from recallkit import builtin
     from recallkit.mqar.run import plan_mqar, with_usual_size
-    from recallkit.mqar.view import look
+    from recallkit.mqar.view import MqarView
 
     folder = builtin.results_folder("mqar", path(asked.out), is_builtin=asked.models is None)
     sized = with_usual_size(asked, is_zoo=asked.models is None)
     tables, compared = plan_mqar(builtin.named_models(asked.models), numbers(sized.pairs), folder, sized).run()
-    found = Outcome.of(tables, lambda: look(compared, tables))
+    found = Outcome.of(tables, lambda: MqarView(compared, tables))
     return replace(found, json=lambda: {"out": str(folder), **found.json()})

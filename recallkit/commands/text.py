@@ -73,7 +73,7 @@ def count(asked: Count) -> Outcome["Summary"]:
     from recallkit import builtin, counting
     from recallkit.counting.table import NGRAM_HASHES
     from recallkit.display.cells import counted, percent, timings_lines
-    from recallkit.display.console import print_found
+    from recallkit.display.console import print_answer
     from recallkit.display.notebook import Summary
 
     if asked.import_file is not None:
@@ -103,7 +103,7 @@ def count(asked: Count) -> Outcome["Summary"]:
     hashes = {NGRAM_HASHES: meta[NGRAM_HASHES]} if NGRAM_HASHES in meta else {}
     return Outcome(
         value=lambda: Summary(_row(file, meta)),
-        show=lambda full: print_found(f"{told}.", notes=notes, places={"table": file}),
+        show=lambda full: print_answer(f"{told}.", notes=notes, places={"table": file}),
         json=lambda: {"path": str(file), **{key: meta.get(key) for key in kept}, **hashes},
     )
 
@@ -212,7 +212,7 @@ def slice_(asked: Slice) -> Outcome["Summary"]:
     from recallkit.models.loading import sequences_for
     from recallkit.models.spec import list_models
     from recallkit.slicing.labels import summarise_slices
-    from recallkit.slicing.view import look
+    from recallkit.slicing.view import SlicesView
     from recallkit.text.sample import Sample
     from recallkit.text.tokenizers import BUILTIN
 
@@ -231,7 +231,7 @@ def slice_(asked: Slice) -> Outcome["Summary"]:
         note(f"results on these slices will have no interval: {why}; {remedy}")
     packs = _write_packs(folder, path(asked.counts)) if asked.pack else []
     summary = summarise_slices(folder / "tokens.parquet")
-    return Outcome.of(Summary(summary), lambda: look(folder, manifest, summary, packs))
+    return Outcome.of(Summary(summary), lambda: SlicesView(folder, manifest, summary, packs))
 
 
 def _write_packs(folder: Path, counts: Path | None) -> list[Path]:
@@ -299,7 +299,7 @@ def profile(asked: Profile) -> Outcome["ProfileTables"]:
     The text is given as for `slice` (in Python also as `texts`), or as a slice directory, `slices`. Columns: see `ProfileTables`.
     """
     from recallkit import builtin, profiling
-    from recallkit.profiling.view import look
+    from recallkit.profiling.view import ProfileView
 
     if asked.slices is not None:
         folder = path(asked.out) or Path("profile")
@@ -309,4 +309,4 @@ def profile(asked: Profile) -> Outcome["ProfileTables"]:
         read = builtin.resolve_slice_defaults(asked, path(asked.out), is_builtin=is_builtin, name="profile")
         folder = read.out
         tables = profiling.profile(read.text, folder, counts=read.counts, rare=read.rare, seq_len=read.seq_len, options=asked)
-    return Outcome.of(tables, lambda: look(folder, tables))
+    return Outcome.of(tables, lambda: ProfileView(folder, tables))

@@ -97,18 +97,18 @@ def train(asked: Train) -> Outcome[Union["TrainingTables", "TradeoffTables"]]:
     out = path(asked.out)
     if asked.model is None:
         from recallkit.training.sweep import plan_sweep
-        from recallkit.training.view import look_at_sweep
+        from recallkit.training.view import SweepView
 
         sweep = plan_sweep(asked.preset, asked.task or "", asked, out, asked.device)
         tradeoff = sweep.train(workers=asked.workers, force=asked.force)
-        return Outcome.of(tradeoff, lambda: look_at_sweep(sweep.folder, tradeoff))
+        return Outcome.of(tradeoff, lambda: SweepView(sweep.folder, tradeoff))
     from recallkit import builtin
     from recallkit.training.loop import is_first
     from recallkit.training.text import train_text
-    from recallkit.training.view import look_at_training
+    from recallkit.training.view import TrainingView
 
     text = builtin.or_builtin(asked, builtin.TRAINING_TEXT)
     tables = train_text(str(asked.model), text, asked, out, device=asked.device, force=asked.force)
     if not is_first():
         return Outcome(lambda: tables, lambda full: None, dict)
-    return Outcome.of(tables, lambda: look_at_training(out, tables))
+    return Outcome.of(tables, lambda: TrainingView(out, tables))

@@ -22,43 +22,43 @@ if TYPE_CHECKING:
 
     from huggingface_hub import EvalResult
 
-    from recallkit.display.exports import Look, Measured
+    from recallkit.display.views import Measured, ResultView
 
 
-def write_cards(look: Look) -> list[Path]:
-    """Writes `card-MODEL.md` for each model of which `look.measured` has figures; returns the files.
+def write_cards(view: ResultView) -> list[Path]:
+    """Writes `card-MODEL.md` for each model of which `view.measured` has figures; returns the files.
 
     Raises UserError as `export` does.
     """
     of_models: dict[str, list[Measured]] = {}
-    for measured in look.measured:
+    for measured in view.measured():
         of_models.setdefault(measured.model, []).append(measured)
-    files = {f"card-{artifacts.file_slug(model)}.md": _card(look, model, measured) for model, measured in of_models.items()}
-    with artifacts.adding_members(look.folder, list(files)) as new:
+    files = {f"card-{artifacts.file_slug(model)}.md": _card(view, model, measured) for model, measured in of_models.items()}
+    with artifacts.adding_members(view.folder, list(files)) as new:
         for name, text in files.items():
             (new / name).write_text(text, encoding="utf-8")
-    return [look.folder / name for name in files]
+    return [view.folder / name for name in files]
 
 
-def _card(look: Look, model: str, measured: Sequence[Measured]) -> str:
+def _card(view: ResultView, model: str, measured: Sequence[Measured]) -> str:
     from huggingface_hub import ModelCardData
 
     results = list(map(_result, measured))
     metadata = ModelCardData(model_name=printable(model), eval_results=results).to_yaml()
-    tables = list(look.terminal_tables)[: look.leading]
+    tables = list(view.terminal_tables())[: view.leading()]
     printed = [table.markdown().removeprefix(MARKDOWN_HEAD).strip() for table in tables]
     figures = [f"- {markdown(figure.name)}: {_figure(figure)}" for figure in measured]
-    facts = [f"- {markdown(name)}: {markdown(fact)}" for name, fact in look.method.items()]
-    notes = [f"- {markdown(line)}" for line in list(look.lines)[: look.brief]]
+    facts = [f"- {markdown(name)}: {markdown(fact)}" for name, fact in view.method().items()]
+    notes = [f"- {markdown(line)}" for line in list(view.notes())[: view.brief()]]
     parts = [
         f"---\n{metadata}\n---",
-        f"## {KINDS[look.kind].title or 'Associative recall'}",
+        f"## {KINDS[view.kind].title or 'Associative recall'}",
         f"{markdown(model)}:",
         "\n".join(figures),
         *printed,
         "\n".join([*facts, *notes]),
-        f"Measured with recallkit {VERSION}{':' if look.command else '.'}",
-        f"    {printable(look.command)}" if look.command else "",
+        f"Measured with recallkit {VERSION}{':' if view.command() else '.'}",
+        f"    {printable(view.command())}" if view.command() else "",
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 

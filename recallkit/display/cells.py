@@ -7,13 +7,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from recallkit.config import MIN_CLUSTERS
+from recallkit.storage.schemas import declared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from recallkit.storage.schemas import Column
+
     Row = Mapping[str, Any]
-    Cell = Callable[[Row], str]
-    """Makes a column's cell of a row of a frame."""
     SomeRow = TypeVar("SomeRow", bound=Mapping[str, Any])
 
 DASH = "–"
@@ -137,66 +138,47 @@ def powers_of_two(highs: Sequence[int]) -> list[int]:
 # -------------------------------------------------------------------------------------------------------------- columns
 
 
-def name(column: str) -> Cell:
-    """Text as it is."""
-    return lambda row: str(row[column])
+def cell(row: Row, column: Column) -> str:
+    """The text of a column in a row: text as it is, a figure in the column's form, a dash for none."""
+    value, (form, *options) = row[column.name], column.form.split() or [""]
+    if "to" in options:
+        value = _interval(row, column, form)
+    if value is None:
+        return DASH
+    text = value if isinstance(value, str) else _figure(value, column, form)
+    if "±" in options and (within := _interval(row, column, form)):
+        text += f" ({within})"
+    if row.get("void") and "dash" in options:
+        return DASH
+    return Struck(text) if row.get("void") and "struck" in options else text
 
 
-def number(column: str, form: str = ",") -> Cell:
-    """A number in a format of Python; a dash for None."""
-    return lambda row: or_dash(row[column], form)
+def _figure(value: float, column: Column, form: str) -> str:
+    if form == "size":
+        return size(value)
+    if form == "amount":
+        return abbreviate(value)
+    return f"{column.scale * value:{form}}" + " %" * (column.unit == "share")
 
 
-def amount(column: str) -> Cell:
-    """A large number in three digits; a dash for None."""
-    return lambda row: DASH if row[column] is None else abbreviate(row[column])
+def _interval(row: Row, column: Column, form: str) -> str | None:
+    """`0.08 to 0.15`, None where there is none."""
+    low, high = (row.get(f"{column.name}{end}") for end in ("_ci_low", "_ci_high"))
+    if low is None or high is None:
+        return None
+    return bounds(column.scale * low, column.scale * high, form)
 
 
-def share(column: str, digits: int = 1) -> Cell:
-    """A share in per cent; a dash for None."""
-    return lambda row: percent(row[column], digits)
-
-
-def in_percent(column: str) -> Cell:
-    """A share in % without the sign; a dash for None."""
-    return lambda row: DASH if row[column] is None else f"{100 * row[column]:z.1f}"
-
-
-def with_interval(column: str, form: str = "z.2f", scale: float = 1.0) -> Cell:
-    """A figure and its 95 % interval, `0.11 (0.08 to 0.15)`; the figure alone without one, a dash for None."""
-
-    def cell(row: Row) -> str:
-        value, low, high = (row[f"{column}{end}"] for end in ("", "_ci_low", "_ci_high"))
-        within = "" if low is None or high is None else f" ({bounds(scale * low, scale * high, form)})"
-        return DASH if value is None else f"{scale * value:{form}}{within}"
-
-    return cell
+def figure(row: Row, name: str, form: str | None = None) -> str:
+    """A figure in a sentence, as the tables show it or in another form."""
+    column = declared(name)
+    return cell(row, column if form is None else column._replace(form=form))
 
 
 def without_zoo(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows of a table, the names of their models without `zoo:` where all have that."""
     every = all(row["model"].startswith("zoo:") for row in rows)
     return [{**row, "model": row["model"].removeprefix("zoo:" if every else "")} for row in rows]
-
-
-def interval(column: str, form: str = "z.2f") -> Cell:
-    """The 95 % interval of a column, in the columns COLUMN_ci_low and COLUMN_ci_high; a dash without one."""
-    return lambda row: bounds(row[f"{column}_ci_low"], row[f"{column}_ci_high"], form)
-
-
-def share_interval(low: str, high: str) -> Cell:
-    """The 95 % interval of a share, in per cent; a dash where the share is void, or without one."""
-    return lambda row: DASH if row["void"] else percent_range(row[low], row[high])
-
-
-def valid(cell: Cell) -> Cell:
-    """A figure that depends on the share of a row: struck out where that is void."""
-
-    def made(row: Row) -> str:
-        shown = cell(row)
-        return Struck(shown) if row["void"] and shown != DASH else shown
-
-    return made
 
 
 # ------------------------------------------------------------------------------------------------------------ sentences

@@ -115,7 +115,7 @@ MOST_NOTES = 3
 """Notes below a table; the others are printed with `--full`."""
 
 
-def print_found(
+def print_answer(
     answer: str,
     tables: Sequence[Table] = (),
     notes: Sequence[str] = (),

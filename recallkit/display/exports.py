@@ -19,100 +19,20 @@ import shlex
 import unicodedata
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
 from recallkit.storage import artifacts
-from recallkit.storage.artifacts import MANIFEST
-from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     import polars as pl
 
-    from recallkit.display.charts import Figure
     from recallkit.display.tables import Table
 
     Value = str | int | float | None | Sequence[str | int | float]
-
-
-class Measured(NamedTuple):
-    """A figure of a model: the hub's name of the metric (`perplexity`), ours, and what it was measured on, a hub id or other name."""
-
-    model: str
-    metric: str
-    name: str
-    value: float
-    dataset: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Look:
-    """A result in `folder` as people see it: printed, as JSON, exported, on a page.
-
-    `answer`: what it says, in a sentence or two. `tables`: its frames, a dataclass or by name, of which `draw` makes figures; `untold` ones
-    are for Parquet alone. `facts` of the run are for JSON. `shown`: tables of an export and a page; a terminal has those `printed`, if they
-    are others, always the first `leading` ones, and below them `lines`, always the first `brief` ones, and further `places`. On a page:
-    `method`, how it was measured, as facts by name; `command` makes it again; `files` are read beside its tables.
-    `measured`: figures for model cards.
-    """
-
-    folder: Path
-    kind: str
-    tables: Any
-    shown: Mapping[str, Table]
-    draw: Callable[[Any], Sequence[Figure]]
-    answer: str
-    method: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    command: str = ""
-    lines: Sequence[str] = ()
-    printed: Sequence[Table] | None = None
-    leading: int = 1
-    brief: int = console.MOST_NOTES
-    places: Mapping[str, Path] = dataclasses.field(default_factory=dict)
-    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    untold: Sequence[str] = ()
-    files: Sequence[str] = ()
-    measured: Sequence[Measured] = ()
-
-    def figures(self, models: Sequence[str] = ()) -> Sequence[Figure]:
-        """What can be drawn of it, of some `models` or of all."""
-        frames = frames_of(self.tables) if models else {}
-        chosen = {name: frame.filter(frame["model"].is_in(list(models))) for name, frame in frames.items() if "model" in frame.columns}
-        if chosen and all(frame.is_empty() for frame in chosen.values()):
-            return []
-        return self.draw(dataclasses.replace(self.tables, **chosen) if chosen else self.tables)
-
-    @property
-    def frames(self) -> dict[str, pl.DataFrame]:
-        """Its tables by name, but those that are for Parquet alone."""
-        return {name: frame for name, frame in frames_of(self.tables).items() if name not in self.untold}
-
-    def print(self, *, full: bool = False) -> None:
-        """The answer, the first table and notes, and where the rest is; or, `full`, all tables and notes, and where they are."""
-        places = {"tables": self.folder, **(self.places if full else {})}
-        console.print_found(self.answer, self.terminal_tables, self.lines, full=full, leading=self.leading, brief=self.brief, places=places)
-
-    def followed_by(self, *others: Look) -> Look:
-        """The same, and with --full what a terminal has of `others`."""
-        return dataclasses.replace(
-            self,
-            printed=[table for look in (self, *others) for table in look.terminal_tables],
-            lines=[*self.lines, *(line for look in others for line in (look.answer, *look.lines))],
-        )
-
-    @property
-    def terminal_tables(self) -> Sequence[Table]:
-        """Tables of a terminal, the first one first."""
-        return list(self.shown.values()) if self.printed is None else self.printed
-
-    def json(self) -> dict[str, Any]:
-        """Facts of its run, the tables row by row, how long it took."""
-        rows = {name: frame.to_dicts() for name, frame in self.frames.items()}
-        timings = read_timings(self.folder / MANIFEST, kind=self.kind)
-        return {"path": str(self.folder), **self.facts, **rows, "timings": timings}
 
 
 FORMATS = ("csv", "json", "md", "tex", "card")

@@ -6,17 +6,18 @@ Cells are finished text, made once from the frames that are written to Parquet, 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from recallkit.display.cells import Struck
+from recallkit.display.cells import Struck, cell
 from recallkit.errors import printable
+from recallkit.storage.schemas import chosen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from recallkit.display.cells import Cell, Row
+    from recallkit.display.cells import Row
+    from recallkit.storage.schemas import Column
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -84,22 +85,27 @@ class Table:
     def of(
         cls,
         title: str,
-        columns: Mapping[str, Cell] | Sequence[tuple[str, Cell]],
+        columns: str | Sequence[Column],
         rows: Iterable[Row],
         caption: str | None = None,
         *,
         groups: Sequence[tuple[str, int]] = (),
-        optional: Sequence[str] = (),
         hidden: int = 0,
     ) -> Table:
-        """The rows of a frame with `columns`, what makes the cells of each by its header; `hidden` more rows are named in a last one.
-
-        Columns are pairs where headers are names from data, which may be equal.
-        """
-        pairs = list(columns.items()) if isinstance(columns, Mapping) else columns
-        shown = [[cell(row) for _, cell in pairs] for row in rows]
-        more = [[f"and {hidden:,} more", *[""] * (len(pairs) - 1)]] if hidden > 0 else []
-        return cls(title, [header for header, _ in pairs], [*shown, *more], caption, groups, optional)
+        """The rows with declared columns, chosen as in `schemas.chosen`; a last row says how many more are `hidden`."""
+        columns = chosen(columns) if isinstance(columns, str) else columns
+        body = [[cell(row, column) for column in columns] for row in rows]
+        if hidden > 0:
+            body.append([f"and {hidden:,} more", *[""] * (len(columns) - 1)])
+        optional = sorted((column for column in columns if column.turn), key=lambda column: column.turn)
+        return cls(
+            title,
+            [column.label for column in columns],
+            body,
+            caption,
+            groups,
+            [column.label for column in optional],
+        )
 
     def markdown(self) -> str:
         """A pipe table with the title above it and the caption below."""

@@ -67,10 +67,10 @@ def intervene_figures(tables: InterveneTables) -> list[Figure]:
 
 def _by_model(hits: pl.DataFrame, models: Sequence[str]) -> Figure:
     """A point for each model, with its interval."""
-    names, within = labels(models, reference=models[0]), cells.with_interval("points", "z.1f", 100)
+    names = labels(models, reference=models[0])
     points = hits.select("model", "points", "points_ci_low", "points_ci_high").to_dicts()
     for row in points:
-        row["tip"] = f"{shorten(row['model'], 60)}: {within(row)} points"
+        row["tip"] = f"{shorten(row['model'], 60)}: {cells.figure(row, 'points')} points"
         row["model"] = names[row["model"]]
     x, y = number("points", **_AXIS), column("model", sort=[*names.values()], axis={"title": None})
     interval = {"x": {**x, "field": "points_ci_low"}, "x2": {"field": "points_ci_high"}, "y": y}

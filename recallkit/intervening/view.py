@@ -3,13 +3,13 @@ change costs."""
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from recallkit.display import cells
 from recallkit.display.cells import (
-    DASH,
     bounds,
     counted,
     extremes,
@@ -17,17 +17,18 @@ from recallkit.display.cells import (
     shares_of_leads,
     some_of,
 )
-from recallkit.display.exports import Look, command_line
+from recallkit.display.exports import command_line
 from recallkit.display.tables import Table
+from recallkit.display.views import ResultView
 from recallkit.intervening.charts import intervene_figures
 from recallkit.intervening.sampling import FIRST_RARE
 from recallkit.intervening.tables import REPEATED, InterveneTables
-from recallkit.storage import artifacts
-from recallkit.storage.result import read_tables
+from recallkit.storage.schemas import chosen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
+
+    from recallkit.display.charts import Figure
 
     Row = Mapping[str, Any]
 
@@ -39,24 +40,58 @@ _NAMES = {
 }
 
 
-def look(folder: Path, tables: InterveneTables | None = None) -> Look:
-    """The intervention in a folder as people see it: its tables are read unless they are passed."""
-    tables = tables or read_tables(InterveneTables, folder)
-    manifest = artifacts.read_manifest(folder / "intervene.parquet")
-    notes = _notes(tables)
-    return Look(
-        folder,
-        "intervene",
-        tables,
-        _shown(tables),
-        intervene_figures,
-        answer(tables),
-        method(tables, manifest),
-        command(manifest),
-        lines=[*notes, _changes(manifest)],
-        brief=len(notes),
-        facts={**manifest["options"], "excluded": manifest["excluded"]},
-    )
+class InterventionView(ResultView):
+    """An intervention: how much of their recall models lose, and what the changes cost."""
+
+    kind, tables_type = "intervene", InterveneTables
+
+    def answer(self) -> str:
+        """See `answer`."""
+        return answer(self.tables)
+
+    @cached_property
+    def display_tables(self) -> dict[str, Table]:
+        """What is retained in each slice, and the nats that are lost there."""
+        slices = self.tables.intervene["slice"].unique(maintain_order=True).to_list()
+        retained = {f"retained_{slice_}": _retained_table(self.tables, slice_) for slice_ in slices if slice_ != FIRST_RARE}
+        return retained | {f"lost_{slice_}": _lost_table(self.tables, slice_) for slice_ in slices}
+
+    def draw(self, tables: Any) -> list[Figure]:
+        """Causal recall by model, by distance and by training count."""
+        return intervene_figures(tables)
+
+    def notes(self) -> list[str]:
+        """Why shares mean nothing, and what the changes are."""
+        return [*self._void_notes(), _changes(self.manifest)]
+
+    def brief(self) -> int:
+        """Only why shares mean nothing."""
+        return len(self._void_notes())
+
+    def facts(self) -> dict[str, Any]:
+        """Options, and how many samples could not be changed."""
+        return {**self.manifest["options"], "excluded": self.manifest["excluded"]}
+
+    def method(self) -> dict[str, str]:
+        """The sample, the changes, the intervals."""
+        text, samples = self.manifest["slices"]["num_rows"], self.manifest["options"]["samples"]
+        return {
+            "Text": f"{text:,} predicted tokens; of each slice up to {samples:,} sampled",
+            "Changes": _changes(self.manifest),
+            "95 % intervals": resampled(self.tables.intervene.row(0, named=True), "document", "document"),
+        }
+
+    def command(self) -> str:
+        """The command that makes it again."""
+        options = self.manifest["options"]
+        usual = {name: options[name] for name in ("samples", "design", "changes", "seed")}
+        return command_line("intervene", *self.manifest["models"], slices="DIR", slice=tuple(options["slices"]), **usual)
+
+    def _void_notes(self) -> list[str]:
+        """A line for all models whose shares mean nothing for the same reason."""
+        models = pl.col("model").unique(maintain_order=True)
+        void = self.tables.retained.filter(void=True).group_by("note", maintain_order=True).agg(models)
+        return [f"{some_of(names)}: no meaningful share of the gap: {why}" for why, names in void.rows()]
 
 
 def causal_recall(tables: InterveneTables, slice_: str = "ar_hit") -> dict[str, dict[str, Any]]:
@@ -70,27 +105,6 @@ def causal_recall(tables: InterveneTables, slice_: str = "ar_hit") -> dict[str, 
     lost = tables.intervene.filter(slice=slice_)
     rows = lost.join(retained, on="model", how="left", maintain_order="left")
     return {row["model"]: row for row in rows.to_dicts()}
-
-
-def method(tables: InterveneTables, manifest: Row) -> dict[str, str]:
-    """How it was measured: the sample, the changes, the intervals."""
-    return {
-        "Text": f"{manifest['slices']['num_rows']:,} predicted tokens; of each slice up to {manifest['options']['samples']:,} sampled",
-        "Changes": _changes(manifest),
-        "95 % intervals": resampled(tables.intervene.row(0, named=True), "document", "document"),
-    }
-
-
-def command(manifest: Row) -> str:
-    """The command that makes it again."""
-    options = {name: manifest["options"][name] for name in ("samples", "design", "changes", "seed")}
-    return command_line(
-        "intervene",
-        *manifest["models"],
-        slices="DIR",
-        slice=tuple(manifest["options"]["slices"]),
-        **options,
-    )
 
 
 # ------------------------------------------------------------------------------------------- answer
@@ -176,34 +190,6 @@ def _called(slice_: str) -> str:
 # ------------------------------------------------------------------------------------------- tables
 
 
-_RETAINED = {
-    "model": cells.name("model"),
-    "causal recall,\npoints": cells.with_interval("points", "z.1f", 100),
-    "retained,\n%": cells.with_interval("retained", "z.0f", 100),
-    "of the gap,\n%": cells.valid(cells.with_interval("causal_share", "z.1f", 100)),
-}
-_LOST = {
-    "model": cells.name("model"),
-    "NLL": cells.number("nll", "z.2f"),
-    "floor": lambda row: f"{row['nll'] + row['moved']:z.2f}",
-    "completion": cells.number("completion", "z.2f"),
-    "key": cells.number("key", "z.2f"),
-    "any use": cells.number("use", "z.2f"),
-    "causal recall,\nnats": cells.with_interval("recall"),
-}
-
-
-def _shown(tables: InterveneTables) -> dict[str, Table]:
-    """The tables by name: what is retained in each slice, and the nats that are lost there."""
-    slices = tables.intervene["slice"].unique(maintain_order=True).to_list()
-    retained, lost = {}, {}
-    for slice_ in slices:
-        lost[f"lost_{slice_}"] = _lost_table(tables, slice_)
-        if slice_ != FIRST_RARE:
-            retained[f"retained_{slice_}"] = _retained_table(tables, slice_)
-    return retained | lost
-
-
 def _retained_table(tables: InterveneTables, slice_: str) -> Table:
     """The causal recall of each model, what that is of the reference's, and what the difference is
     of the gap."""
@@ -214,7 +200,12 @@ def _retained_table(tables: InterveneTables, slice_: str) -> Table:
         f"{rows[0]['model']}'s. Of the gap: the difference in nats, in % of the gap of all tokens"
         f"{_control(tables)}.{_leads(rows[1:])}"
     )
-    return Table.of(f"Causal recall: {called}", _RETAINED, rows, caption)
+    columns = """
+        model points
+        retained | retained,/%
+        causal_share
+    """
+    return Table.of(f"Causal recall: {called}", columns, rows, caption)
 
 
 def _lost_table(tables: InterveneTables, slice_: str) -> Table:
@@ -222,8 +213,10 @@ def _lost_table(tables: InterveneTables, slice_: str) -> Table:
     rows = tables.intervene.filter(slice=slice_).to_dicts()
     first = rows[0]
     caption = f"{first['samples']:,} samples from {counted(first['documents'], 'document')} represent {first['tokens']:,} tokens."
-    # Of changes that were made.
-    columns = {header: cell for header, cell in _LOST.items() if cell(first) != DASH}
+    for row in rows:
+        row["floor"] = row["nll"] + row["moved"]
+    of_changes = chosen("model nll floor completion key use recall")
+    columns = [column for column in of_changes if first[column.name] is not None]
     title = f"Nats lost when the text before {_called(slice_)} is changed"
     return Table.of(title, columns, cells.without_zoo(rows), caption)
 
@@ -243,10 +236,3 @@ def _changes(manifest: Row) -> str:
         f"{manifest['changed_tokens'] / manifest['slices']['num_rows']:.1f} times the text; "
         f"{counted(sum(manifest['excluded'].values()), 'more sample')} could not be changed."
     )
-
-
-def _notes(tables: InterveneTables) -> list[str]:
-    """Why shares mean nothing, a line for all models of which it holds."""
-    models = pl.col("model").unique(maintain_order=True)
-    void = tables.retained.filter(void=True).group_by("note", maintain_order=True).agg(models)
-    return [f"{some_of(names)}: no meaningful share of the gap: {why}" for why, names in void.rows()]

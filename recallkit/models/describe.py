@@ -174,21 +174,16 @@ def _trained_tokens(name: str) -> int | None:
 
 # -------------------------------------------------------------------------------------------------------- what is printed
 
-_COSTS = {
-    "parameters": cells.amount("parameters"),
-    "state": cells.amount("state_elements"),
-    "FLOP per token": cells.amount("flops_per_token"),
-}
-_PRESETS = {
-    "preset": cells.name("preset"),
-    "table": cells.name("table"),
-    "printed": cells.amount("printed"),
-    "counted": cells.amount("parameters"),
-    "miss": lambda row: f"{100 * row['miss']:+z.1f} %",
-    "state": cells.amount("state_elements"),
-    "FLOP": cells.amount("flops_per_token"),
-    "TFLOP": lambda row: cells.or_dash(None if row["flops_paper"] is None else row["flops_paper"] / 1e12, ".2f"),
-}
+_COSTS = "parameters state_elements flops_per_token"
+_PRESETS = """
+    preset table
+    printed         | printed | amount
+    parameters      | counted
+    miss
+    state_elements
+    flops_per_token | FLOP
+    flops_paper     | TFLOP
+"""
 
 
 def print_costs(
@@ -197,37 +192,37 @@ def print_costs(
     """What mixers of this width and the zoo's models cost."""
     of_mixers = Table.of(
         f"Mixers of width {width:,}, sequences of {length:,} tokens",
-        {"mixer": cells.name("mixer"), **_COSTS},
+        f"mixer {_COSTS}",
         mixers,
         "State: elements kept per sequence. FLOP: of the forward pass; a multiplication and an addition count as two.",
     )
     of_models = Table.of(
         f"Models of the zoo, sequences of {zoo.CONTEXT} tokens",
-        {"model": cells.name("model"), **_COSTS, "trained on": cells.amount("trained_tokens")},
+        f"model {_COSTS} trained_tokens",
         zoo_models,
         f"Parameters without the embedding, which has {cells.abbreviate(zoo_models[0]['embeddings'])}.",
     )
     least, most = (pick(mixers, key=lambda row: row["state_elements"]) for pick in (min, max))
     states = " to ".join(f"{cells.abbreviate(row['state_elements'])} elements ({row['mixer']})" for row in (least, most))
-    console.print_found(f"After {length:,} tokens the {len(mixers)} mixers keep a state of {states}.", [of_mixers, of_models], full=full)
+    console.print_answer(f"After {length:,} tokens the {len(mixers)} mixers keep a state of {states}.", [of_mixers, of_models], full=full)
 
 
 def print_inputs(rows: Sequence[Mapping[str, Any]]) -> None:
     """What models read, before their weights are."""
-    columns = {
-        "model": cells.name("model"),
-        "entries": cells.amount("entries"),
-        "context": cells.amount("context"),
-        "first token": lambda row: row["prefix"] or "–",
-        "end token": lambda row: row["end_token"] or "–",
-    }
+    columns = """
+        model
+        entries   | entries | amount
+        context   | context | amount
+        prefix    | first token
+        end_token | end token
+    """
     with_prefix = sum(row["prefix"] is not None for row in rows)
     answer = f"{with_prefix} of {len(rows)} read a token before every text."
     notes = [_reasons(row) for row in rows if row["end_token"]]
     notes += [_size(row) for row in rows if row["weights"]]
     notes += [f"{row['model']}: our {written_layers(row['layers'])}" for row in rows if row["layers"]]
     table = Table.of("What each model reads", columns, rows, "Context: ids of text after the first token; –: unlimited, or unknown.")
-    console.print_found(answer, [table], notes, full=True)
+    console.print_answer(answer, [table], notes, full=True)
 
 
 def _size(row: Mapping[str, Any]) -> str:
@@ -279,7 +274,7 @@ def print_presets(rows: Sequence[Mapping[str, Any]], *, full: bool) -> None:
         f"misses it by most, {100 * worst['miss']:+z.1f} %."
     )
     notes = [f"{row['preset']}: {row['note']}" for row in rows if row["note"]]
-    console.print_found(said, [Table.of(title, _PRESETS, rows, caption)], notes, full=full)
+    console.print_answer(said, [Table.of(title, _PRESETS, rows, caption)], notes, full=full)
 
 
 _NEAR = 0.02

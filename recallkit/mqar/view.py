@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import cells
 from recallkit.display.cells import abbreviate, counted, difference_phrase, interval_phrase, nearest_and_farthest, percent, sparkline
-from recallkit.display.exports import Look, bare, command_line
+from recallkit.display.exports import bare, command_line
 from recallkit.display.tables import Table
+from recallkit.display.views import ResultView
 from recallkit.mqar.charts import mqar_figures
 from recallkit.mqar.tables import MqarTables
-from recallkit.storage import artifacts
-from recallkit.storage.result import read_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from recallkit.display.cells import Cell, Row
+    from recallkit.display.cells import Row
+    from recallkit.display.charts import Figure
 
 _MOST_COLUMNS = 5
 """Numbers of pairs per table in a terminal, beside names, a label and a curve; others follow in further tables."""
@@ -33,25 +33,58 @@ _LEAST_QUERIES = 10
 """Fewest queries of a block by distance: a share of fewer is too uncertain to show."""
 
 
-def look(folder: Path, tables: MqarTables | None = None) -> Look:
-    """The comparison in a folder as people see it: its tables are read unless they are given."""
-    tables, manifest = tables or read_tables(MqarTables, folder), artifacts.read_manifest(folder / "mqar.parquet")
-    facts = {name: manifest[name] for name in ("pairs", "power", "seed")}
-    facts |= {} if manifest["task"] == "mqar" else {"task": bare(manifest["task"])}
-    command = command_line("mqar", *manifest["models"], seq_len=manifest["length"], **facts, samples=manifest["num_samples"], o="DIR")
-    return Look(
-        folder,
-        "mqar",
-        tables,
-        shown_mqar(tables),
-        lambda of: mqar_figures(of.mqar, of.by_distance),
-        answer(tables),
-        method(manifest),
-        command,
-        lines=_worth_knowing(manifest["of_models"]),
-        printed=_printed(tables),
-        places={"queries": folder.parent.parent / "queries"},
-    )
+class MqarView(ResultView):
+    """An evaluation of a synthetic task: values recalled by number of pairs."""
+
+    kind, tables_type = "mqar", MqarTables
+
+    def answer(self) -> str:
+        """See `answer`."""
+        return answer(self.tables)
+
+    @cached_property
+    def display_tables(self) -> dict[str, Table]:
+        """See `mqar_tables`."""
+        return mqar_tables(self.tables)
+
+    def terminal_tables(self) -> list[Table]:
+        """The same with few columns each, accuracies also as curves, and by distance."""
+        return _terminal_tables(self.tables)
+
+    def draw(self, tables: Any) -> list[Figure]:
+        """See `mqar_figures`."""
+        return mqar_figures(tables.mqar, tables.by_distance)
+
+    def notes(self) -> list[str]:
+        """The vocabulary of the sequences."""
+        return _worth_knowing(self.manifest["of_models"])
+
+    def places(self) -> dict[str, Path]:
+        """The rows of all queries."""
+        return {"queries": self.folder.parent.parent / "queries"}
+
+    def method(self) -> dict[str, str]:
+        """The sequences, their vocabularies, the intervals."""
+        manifest = self.manifest
+        return {
+            "Sequences": f"{manifest['num_samples']:,} of {manifest['length']:,} ids for each number of pairs, "
+            f"from seed {manifest['seed']}{_places(manifest)}; nothing is trained",
+            "Vocabulary": " ".join(self.notes()),
+            "Intervals": "95 %, with sequences as units; differences are paired over the same sequences",
+        }
+
+    def command(self) -> str:
+        """The command that makes it again."""
+        manifest = self.manifest
+        return command_line(
+            "mqar",
+            *manifest["models"],
+            seq_len=manifest["length"],
+            **{name: manifest[name] for name in ("pairs", "power", "seed")},
+            task=None if manifest["task"] == "mqar" else bare(manifest["task"]),
+            samples=manifest["num_samples"],
+            o="DIR",
+        )
 
 
 def answer(tables: MqarTables) -> str:
@@ -74,16 +107,6 @@ def answer(tables: MqarTables) -> str:
     return f"{'; '.join([said, *told])}."
 
 
-def method(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """How it was measured: the sequences, their vocabularies, the intervals."""
-    return {
-        "Sequences": f"{manifest['num_samples']:,} of {manifest['length']:,} ids for each number of pairs, from seed {manifest['seed']}"
-        f"{_places(manifest)}; nothing is trained",
-        "Vocabulary": " ".join(_worth_knowing(manifest["of_models"])),
-        "Intervals": "95 %, with sequences as units; differences are paired over the same sequences",
-    }
-
-
 def _title(row: Row) -> str:
     """The task as tables name it."""
     return "MQAR" if row["task"] == "mqar" else bare(row["task"]).replace("_", " ")
@@ -94,13 +117,13 @@ def _places(facts: Mapping[str, Any]) -> str:
     return "" if facts["power"] is None else f", query positions by a power law ({facts['power']:g})"
 
 
-def shown_mqar(tables: MqarTables) -> dict[str, Table]:
+def mqar_tables(tables: MqarTables) -> dict[str, Table]:
     """What is printed, without curves: accuracies, perplexities and, for more than one model, differences."""
     rows = tables.mqar.to_dicts()
     return {kind: made for kind, made in _tables(rows, _distinct(rows, "pairs")).items() if made.rows}
 
 
-def _printed(tables: MqarTables) -> list[Table]:
+def _terminal_tables(tables: MqarTables) -> list[Table]:
     """The tables of a terminal: the same with few columns each, accuracies also as curves, and by distance."""
     rows = tables.mqar.to_dicts()
     pairs = _distinct(rows, "pairs")
@@ -117,44 +140,41 @@ def _distinct(rows: Sequence[Row], name: str) -> list[Any]:
 def _tables(rows: Sequence[Row], pairs: Sequence[int]) -> dict[str, Table]:
     """The tables with these numbers of pairs as columns."""
     models, first = _distinct(rows, "model"), rows[0]
-    by_model = {model: {row["pairs"]: row for row in rows if row["model"] == model} for model in models}
-    each = [{"model": model, "of": by_model[model]} for model in models]
-    guesses = {number: {"accuracy": row["guess"]} for number, row in by_model[models[0]].items()}
-    of_both = [
-        {"model": name, "kind": label, "ppl": {n: row[f"{kind}_ppl"] for n, row in by_model[model].items()}}
-        for model in models
-        for name, label, kind in ((model, "values", "ar"), ("", "filler", "filler"))
-    ]
-    model = ("model", cells.name("model"))
+    known = {(row["model"], row["pairs"]): row for row in rows}
+    headers = [f"{number:,}" for number in pairs]
+
+    def line(label: str, model: str, cell: Callable[[Row], str]) -> list[str]:
+        return [label, *(cell(known[model, number]) for number in pairs)]
+
+    accuracies = [line(model, model, lambda row: _percent(row["accuracy"])) for model in models]
+    perplexities = []
+    for model in models:
+        values, filler = (line(kind, model, lambda row, kind=kind: _ppl(row[f"{kind}_ppl"])) for kind in ("ar", "filler"))
+        perplexities += [[model, "values", *values[1:]], ["", *filler]]
     return {
-        "accuracy": Table.of(
+        "accuracy": Table(
             f"{_title(first)}: values recalled, in %, by number of pairs",
-            [model, *_by_pairs(pairs, lambda row, n: f"{100 * row['of'][n]['accuracy']:.1f}")],
-            [*each, {"model": "a guess among them", "of": guesses}],
+            ["model", *headers],
+            [*accuracies, line("a guess among them", models[0], lambda row: _percent(row["guess"]))],
             f"{first['num_samples']:,} sequences of {first['length']:,} ids for each number of pairs{_places(first)}. "
             "Last row: guessing among the values read so far.",
         ),
-        "perplexity": Table.of(
+        "perplexity": Table(
             "Perplexity of the queried values, and of the filler",
-            [model, ("of", cells.name("kind")), *_by_pairs(pairs, lambda row, n: _ppl(row["ppl"][n]))],
-            of_both,
+            ["model", "of", *headers],
+            perplexities,
         ),
-        "difference": Table.of(
+        "difference": Table(
             f"Values recalled: difference from {models[0]}, in points",
-            [model, *_by_pairs(pairs, lambda row, n: _points(row["of"][n]))],
-            each[1:],
+            ["model", *headers],
+            [line(model, model, _points) for model in models[1:]],
             "In brackets: the 95 % interval of the paired difference contains 0.",
         ),
     }
 
 
-def _by_pairs(pairs: Sequence[int], cell: Callable[[Row, int], str]) -> list[tuple[str, Cell]]:
-    """A column for each number of pairs."""
-
-    def column(number: int) -> Cell:
-        return lambda row: cell(row, number)
-
-    return [(f"{number:,}", column(number)) for number in pairs]
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
 
 
 def _ppl(value: float | None) -> str:

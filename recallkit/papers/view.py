@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import cells, console
+from recallkit.display import console
 from recallkit.display.cells import extremes, percent
 from recallkit.display.tables import Table
 from recallkit.papers.arithmetic import NO_AR_PERPLEXITY, REFERENCE
@@ -28,7 +28,7 @@ def print_published(published: PublishedGap) -> None:
             void = "no meaningful share: " if row["void"] else ""
             notes.append(f"{_name(published, row)}: {void}{row['note']}")
     tables = list(published_tables(published).values())
-    console.print_found(published_answer(published), tables, notes, full=True)
+    console.print_answer(published_answer(published), tables, notes, full=True)
 
 
 def published_answer(published: PublishedGap) -> str:
@@ -57,13 +57,22 @@ def _name(published: PublishedGap, row: Row) -> str:
     return f"{row['group']}, {row['model']}" if len(published.groups) > 1 else str(row["model"])
 
 
-@cells.valid
 def _rounded_share(row: Row) -> str:
     """12.3 ± 0.4 %, the greater distance to what the unrounded perplexities can give; the share alone where that is not known."""
     share, low, high = row["gap_share"], row["gap_share_low"], row["gap_share_high"]
     if share is None or low is None or high is None:
         return percent(share)
     return f"{100 * share:z.1f} ± {100 * max(high - share, share - low):.1f} %"
+
+
+_COLUMNS = """
+    model
+    all               | all     | ,.2f
+    ar                | AR hits | ,.2f
+    other             | other   | ,.2f
+    share             | share   | z.1f struck
+    gap_share_clipped
+"""
 
 
 def published_tables(published: PublishedGap) -> dict[str, Table]:
@@ -80,14 +89,9 @@ def _group_table(published: PublishedGap, group: PublishedGroup) -> Table:
     is_stated, is_ranged = (any(row[name] is not None for row in rows) for name in ("printed", "gap_share_low"))
     implied = next(row["implied_ar_share"] for row in rows if row["model"] == group.reference)
     origin = f"by the row of {group.reference}" if group.ar_share == implied else "as given"
-    columns = {
-        "model": cells.name("model"),
-        **{header: cells.number(column, ",.2f") for header, column in (("all", "all"), ("AR hits", "ar"), ("other", "other"))},
-        "share": _rounded_share,
-        "clipped": cells.valid(cells.share("gap_share_clipped")),
-    }
-    if is_stated:
-        columns["stated"] = cells.share("printed")
+    for row in rows:
+        row["share"] = None if row["gap_share"] is None else _rounded_share(row)
+    columns = f"{_COLUMNS}\n{'printed' if is_stated else ''}"
     caption = f"AR hits are {percent(group.ar_share, 2)} of tokens, {origin}."
     if is_ranged:
         caption += " ±: how far the rounding of the printed perplexities can move a share."

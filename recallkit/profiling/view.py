@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import cells
-from recallkit.display.cells import percent, resampled, sparkline
-from recallkit.display.exports import MOST_NAMED, Look, bare, command_line
+from recallkit.display.cells import DASH, figure, resampled, sparkline
+from recallkit.display.exports import MOST_NAMED, bare, command_line
 from recallkit.display.tables import Table
+from recallkit.display.views import ResultView
 from recallkit.measure.ratio import MIN_CLUSTERS
 from recallkit.profiling.charts import profile_figures
 from recallkit.profiling.tables import ProfileTables
 from recallkit.slicing.threshold import counts_warning
 from recallkit.slicing.view import what_is_rare
-from recallkit.storage.artifacts import read_manifest
-from recallkit.storage.result import read_tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
+
+    from recallkit.display.charts import Figure
 
 _MOST_ROWS = 20
 """Sources shown in a terminal's table; the Parquet file contains all of them."""
@@ -32,93 +32,91 @@ _KINDS = {"repeated": "repeated", "content": "content", "ar_hit": "AR hits"}
 _FACTS = ("num_tokens", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer", "stop_words", "x_min")
 
 
-def look(folder: Path, tables: ProfileTables | None = None) -> Look:
-    """The profile in a folder as people see it: its tables are read unless they are given. Exact distances are left out of JSON."""
-    tables, manifest = tables or read_tables(ProfileTables, folder), read_manifest(folder / "profile.parquet")
-    return Look(
-        folder,
-        "profile",
-        tables,
-        profile_tables(tables, manifest),
-        lambda of: profile_figures(of, manifest["seq_len"]),
-        answer(tables, manifest),
-        method(tables, manifest),
-        command(manifest),
-        printed=[profile_table(tables, manifest), distances_table(tables)],
-        facts={name: manifest[name] for name in _FACTS},
-        untold=["distances"],
-    )
+class ProfileView(ResultView):
+    """A profile: what a text repeats, by source. Exact distances are left out of JSON."""
+
+    kind, tables_type = "profile", ProfileTables
+    for_parquet_alone = ("distances",)
+
+    def answer(self) -> str:
+        """What of the whole text is repeated, how much of it are AR hits, and how far back."""
+        every = self.tables.profile.row(0, named=True)
+        fits = self.tables.fits.filter(source=every["source"], kind="content").to_dicts()
+        back = ""
+        if fits and fits[0]["median_distance"] is not None:
+            back = f", at a median distance of {fits[0]['median_distance']:,} tokens"
+        hits = "" if every["ar_hit_share"] is None else f", and {figure(every, 'ar_hit_share')} are AR hits"
+        interval = figure(every, "repeated_bigrams", ".1f to")
+        within = "" if interval == DASH else f" (95 % interval {interval})"
+        return (
+            f"{figure(every, 'repeated_share')} of the tokens complete a bigram that occurred earlier in their sequence{hits}. Per "
+            f"{self.manifest['seq_len']:,} tokens, {figure(every, 'repeated_bigrams')} content bigrams are repeated{within}{back}."
+        )
+
+    @cached_property
+    def display_tables(self) -> dict[str, Table]:
+        """Repeated bigrams, and the power laws of their distances."""
+        return {"profile": profile_table(self.tables, self.manifest), "fits": fits_table(self.tables)}
+
+    def terminal_tables(self) -> list[Table]:
+        """Distances as curves in place of their laws."""
+        return [self.display_tables["profile"], distances_table(self.tables)]
+
+    def draw(self, tables: Any) -> list[Figure]:
+        """See `profile_figures`."""
+        return profile_figures(tables, self.manifest["seq_len"])
+
+    def facts(self) -> dict[str, Any]:
+        """The text, the threshold, the tokenizer."""
+        return {name: self.manifest[name] for name in _FACTS}
+
+    def method(self) -> dict[str, str]:
+        """The text, what its bigrams are, the intervals."""
+        manifest = self.manifest
+        counts = manifest["counts"]
+        packing = "documents packed one after the other" if manifest["boundary"] == "pack" else "the context reset at each document"
+        return {
+            "Text": f"{manifest['num_tokens']:,} tokens in {manifest['num_sequences']:,} sequences of up to {manifest['seq_len']:,}, "
+            f"{packing}; tokenizer {bare(manifest['tokenizer']['name'])}",
+            **({} if counts is None else {"Training counts": f"{counts['num_tokens']:,} tokens; id {counts['id']}"}),
+            "Bigrams": _what_repeats(manifest),
+            "95 % intervals": _what_is_resampled(self.tables.profile.row(0, named=True)),
+        }
+
+    def command(self) -> str:
+        """The command that makes it again."""
+        manifest = self.manifest
+        names = [bare(name) for name in manifest["names"]]
+        words = manifest["stop_words"]["name"]
+        options = {
+            "tokenizer": bare(manifest["tokenizer"]["name"]),
+            "counts": manifest["counts"] and bare(manifest["counts"]["path"]),
+            "max_count": manifest["max_count"],
+            **{name: manifest[name] for name in ("seq_len", "boundary", "limit_tokens", "x_min")},
+            "stop_words": {"ours": None, "file": "FILE"}.get(words, words),
+        }
+        return command_line("profile", *(names if 0 < len(names) <= MOST_NAMED else ["TEXT..."]), **options, o="DIR")
 
 
-def answer(tables: ProfileTables, manifest: Mapping[str, Any]) -> str:
-    """What of the whole text is repeated, how much of it are AR hits, and how far back."""
-    whole = tables.profile.row(0, named=True)
-    fits = tables.fits.filter(source=whole["source"], kind="content").to_dicts()
-    back = f", at a median distance of {fits[0]['median_distance']:,} tokens" if fits and fits[0]["median_distance"] is not None else ""
-    hits = "" if whole["ar_hit_share"] is None else f", and {percent(whole['ar_hit_share'], 2)} are AR hits"
-    told = "" if whole["repeated_bigrams_ci_low"] is None else f" (95 % interval {_BIGRAMS['95 % interval'](whole)})"
-    return (
-        f"{percent(whole['repeated_share'])} of the tokens complete a bigram that occurred earlier in their sequence{hits}. Per "
-        f"{manifest['seq_len']:,} tokens, {whole['repeated_bigrams']:.1f} content bigrams are repeated{told}{back}."
-    )
-
-
-def method(tables: ProfileTables, manifest: Mapping[str, Any]) -> dict[str, str]:
-    """How it was measured: the text, what its bigrams are, the intervals."""
-    counts = manifest["counts"]
-    packing = "documents packed one after the other" if manifest["boundary"] == "pack" else "the context reset at each document"
-    whole = tables.profile.row(0, named=True)
-    return {
-        "Text": f"{manifest['num_tokens']:,} tokens in {manifest['num_sequences']:,} sequences of up to {manifest['seq_len']:,}, "
-        f"{packing}; tokenizer {bare(manifest['tokenizer']['name'])}",
-        **({} if counts is None else {"Training counts": f"{counts['num_tokens']:,} tokens; id {counts['id']}"}),
-        "Bigrams": _what_repeats(manifest),
-        "95 % intervals": _what_is_resampled(whole),
-    }
-
-
-def command(manifest: Mapping[str, Any]) -> str:
-    """The command that makes it again."""
-    names = [bare(name) for name in manifest["names"]]
-    words = manifest["stop_words"]["name"]
-    options = {
-        "tokenizer": bare(manifest["tokenizer"]["name"]),
-        "counts": manifest["counts"] and bare(manifest["counts"]["path"]),
-        "max_count": manifest["max_count"],
-        **{name: manifest[name] for name in ("seq_len", "boundary", "limit_tokens", "x_min")},
-        "stop_words": {"ours": None, "file": "FILE"}.get(words, words),
-    }
-    return command_line("profile", *(names if 0 < len(names) <= MOST_NAMED else ["TEXT..."]), **options, o="DIR")
-
-
-def profile_tables(tables: ProfileTables, manifest: Mapping[str, Any]) -> dict[str, Table]:
-    """The tables of an export, by the names of their files."""
-    return {"profile": profile_table(tables, manifest), "fits": fits_table(tables)}
-
-
-_BIGRAMS = {
-    "source": cells.name("source"),
-    "tokens": cells.amount("tokens"),
-    "bigrams": cells.number("repeated_bigrams", ".1f"),
-    "95 % interval": cells.interval("repeated_bigrams", ".1f"),
-    "repeated": cells.share("repeated_share"),
-    "AR hits": cells.share("ar_hit_share", 2),
-}
-_LAW = {
-    "alpha": cells.number("alpha", ".2f"),
-    "95 % interval": cells.interval("alpha", ".2f"),
-    "from": cells.number("x_min"),
-}
-_FITS = {
-    "source": cells.name("source"),
-    "distances of": lambda row: _KINDS[row["kind"]],
-    "number": cells.number("distances"),
-    **_LAW,
-    "in tail": cells.share("tail_share"),
-    "KS": cells.number("ks", ".3f"),
-    "gain": cells.number("gain_exposed", ".3f"),
-    "beta": cells.number("alpha_exposed", ".2f"),
-}
+_BIGRAMS = """
+    source
+    tokens | tokens | amount
+    repeated_bigrams
+    repeated_bigrams | 95 % interval | .1f to
+    repeated_share ar_hit_share
+"""
+_LAW = """
+    alpha
+    alpha | 95 % interval | .2f to
+    x_min
+"""
+_FITS = f"""
+    source
+    kind | distances of
+    distances
+    {_LAW}
+    tail_share ks gain_exposed alpha_exposed
+"""
 
 
 def profile_table(tables: ProfileTables, manifest: Mapping[str, Any]) -> Table:
@@ -131,25 +129,24 @@ def profile_table(tables: ProfileTables, manifest: Mapping[str, Any]) -> Table:
 def distances_table(tables: ProfileTables) -> Table:
     """Of the distances of content bigrams: their median, the exponent of their tail, and their histogram as a sparkline."""
     curves = _curves(tables)
+    rows = tables.fits.filter(kind="content").head(_MOST_ROWS + 1).to_dicts()
+    for row in rows:
+        row["curve"] = curves.get(row["source"], "")
     return Table.of(
         "How far back they last occurred",
-        {
-            "source": cells.name("source"),
-            "median": cells.number("median_distance"),
-            **_LAW,
-            "distances": lambda row: curves.get(row["source"], ""),
-        },
-        [row for row in tables.fits.iter_rows(named=True) if row["kind"] == "content"][: _MOST_ROWS + 1],
+        f"source median_distance\n{_LAW}\n curve | distances",
+        rows,
         'Blocks: distances of 1, 2-3, 4-7 ... tokens. alpha: exponent of a power law of distances at and beyond "from".',
     )
 
 
 def fits_table(tables: ProfileTables) -> Table:
     """The power laws of every source and kind of distance, with their goodness of fit."""
+    rows = tables.fits.head(3 * (_MOST_ROWS + 1)).to_dicts()
     return Table.of(
         "Power laws of distances",
         _FITS,
-        tables.fits.head(3 * (_MOST_ROWS + 1)).to_dicts(),
+        [{**row, "kind": _KINDS[row["kind"]]} for row in rows],
         'alpha: exponent of a power law of distances at and beyond "from". KS: its Kolmogorov-Smirnov distance. Gain: nats per distance by '
         "which a power law with exponent beta fits better, because it accounts for how few tokens have so many tokens before them.",
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import cells, console
+from recallkit.display import console
 from recallkit.display.cells import (
     DASH,
     counted,
@@ -17,34 +18,26 @@ from recallkit.display.cells import (
     powers_of_two,
     sparkline,
 )
-from recallkit.display.exports import Look, Measured, bare, command_line
+from recallkit.display.exports import bare, command_line
 from recallkit.display.tables import Table
+from recallkit.display.views import Measured, ResultView
 from recallkit.recall.charts import figures
 from recallkit.recall.prompts import GENERATED_TOKENS
 from recallkit.recall.tables import RecallTables, direction
 from recallkit.recall.tasks import NEEDLE_OPTIONS, NEEDLE_TASKS, OWN, QUESTION_TASKS, SUFFIXES
-from recallkit.storage.artifacts import read_manifest
-from recallkit.storage.result import read_tables
 from recallkit.text.readers import suffix_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import polars as pl
 
-    from recallkit.display.cells import Cell
+    from recallkit.display.charts import Figure
     from recallkit.recall.rows import BuiltRows
 
 _TASKS_ABREAST = 3
 _MOST_SAID = 4
-
-
-def printed_tables(tables: RecallTables) -> list[Table]:
-    """The tables of a terminal: those of all tasks in parts of few, and the curves."""
-    by_name, few = recall_tables(tables), list(_of_few_tasks(tables))
-    shown = [table for name in by_name for table in (map(accuracy_table, few) if name == "recall" else [by_name[name]])]
-    return [*shown, *(table for table in map(curves_table, few) if table is not None), *depth_tables(tables)]
 
 
 def _of_few_tasks(tables: RecallTables) -> Iterator[RecallTables]:
@@ -59,98 +52,130 @@ def _of_few_tasks(tables: RecallTables) -> Iterator[RecallTables]:
         yield dataclasses.replace(tables, **frames)
 
 
-def look(folder: Path, tables: RecallTables | None = None) -> Look:
-    """The comparison in a folder as people see it: its tables are read unless they are given."""
-    tables, manifest, out = tables or read_tables(RecallTables, folder), read_manifest(folder / "recall.parquet"), folder.parent.parent
-    documents = [f"documents/*/{variant}.parquet" for variant in manifest.get("tasks", [])]  # a model's folder may have its path's name
-    return Look(
-        folder,
-        "recall",
-        tables,
-        recall_tables(tables),
-        figures,
-        answer(tables),
-        method(tables, manifest),
-        command(tables, manifest),
-        lines=[*_notes(manifest), *filter(None, map(_worth_knowing, tables.recall.iter_rows(named=True)))],
-        printed=printed_tables(tables),
-        places={"prompts": out / "documents", "lm_eval": out / "lm-eval"},
-        files=[name for name in documents if any(out.glob(name))],
-        measured=[
-            Measured(row["model"], "accuracy", f"{row['task']}: value in the generation, share of prompts", row["accuracy"], origin)
-            for row in tables.recall.iter_rows(named=True)
-            for origin in [bare(manifest["rows"][row["task"]]["origin"]).partition("@")[0]]
-        ],
-    )
+class RecallView(ResultView):
+    """A recall evaluation: how often models give the value that a document has."""
+
+    kind, tables_type = "recall", RecallTables
+
+    @property
+    def out(self) -> Path:
+        """The folder of the whole evaluation."""
+        return self.folder.parent.parent
+
+    def answer(self) -> str:
+        """See `answer`."""
+        return answer(self.tables)
+
+    @cached_property
+    def display_tables(self) -> dict[str, Table]:
+        """See `recall_tables`."""
+        return recall_tables(self.tables)
+
+    def terminal_tables(self) -> list[Table]:
+        """Those of all tasks in parts of few, and the curves."""
+        few = list(_of_few_tasks(self.tables))
+        tables = []
+        for name, table in self.display_tables.items():
+            tables += map(accuracy_table, few) if name == "recall" else [table]
+        curves = [table for table in map(curves_table, few) if table is not None]
+        return [*tables, *curves, *depth_tables(self.tables)]
+
+    def draw(self, tables: Any) -> list[Figure]:
+        """See `figures`."""
+        return figures(tables)
+
+    def notes(self) -> list[str]:
+        """Of which tasks the rows are not those of the published figures, and why an accuracy may be low."""
+        published = []
+        for task, rows in self.manifest.get("rows", {}).items():
+            if rows["note"]:
+                published.append(f"{task}: {bare(rows['origin'])} has {rows['note']}")
+        return [*published, *filter(None, map(_worth_knowing, self.tables.recall.to_dicts()))]
+
+    def places(self) -> dict[str, Path]:
+        """Prompts, and lm-eval's own files."""
+        return {"prompts": self.out / "documents", "lm_eval": self.out / "lm-eval"}
+
+    def files(self) -> list[str]:
+        """Prompts: a model's folder may have its path's name."""
+        names = [f"documents/*/{variant}.parquet" for variant in self.manifest.get("tasks", [])]
+        return [name for name in names if any(self.out.glob(name))]
+
+    def measured(self) -> list[Measured]:
+        """Accuracies."""
+        measured = []
+        for row in self.tables.recall.to_dicts():
+            what = f"{row['task']}: value in the generation, share of prompts"
+            origin = bare(self.manifest["rows"][row["task"]]["origin"]).partition("@")[0]
+            measured.append(Measured(row["model"], "accuracy", what, row["accuracy"], origin))
+        return measured
+
+    def method(self) -> dict[str, str]:
+        """The prompts, what counts as right, the intervals."""
+        rows, models, tasks = _cells(self.tables)
+        known = self.manifest.get("rows", {})
+        origins = list(dict.fromkeys(bare(known[task]["origin"]) for task in tasks if task in known))
+        of_rows = [f"Rows: {', '.join(origins)}."] if origins else []
+        right = f"the generation (greedy, {_generated(tasks)}) contains the value, ignoring case"
+        return {
+            "Prompts": " ".join([*_what_was_asked(rows, models[0], tasks), *of_rows]),
+            "Right": f"{right}; {_variation(rows[models[0], tasks[0]])}",
+            "Intervals": "95 %, with documents as units; differences are paired over the same prompts",
+        }
+
+    def command(self) -> str:
+        """The command that makes it again."""
+        rows, models, tasks = _cells(self.tables)
+        manifest, first = self.manifest, rows[models[0], tasks[0]]
+        origins = [manifest["rows"][task]["origin"] for task in tasks if task in manifest.get("rows", {})]
+        files = [bare(origin) for origin in origins if suffix_of(origin, SUFFIXES) is not None]
+        data = manifest.get("haystack")
+        if files:
+            data = files[0] if len(files) == 1 else "DATA"
+        usual = {"version": 1, "prompt": "standard", "cut": "left"}
+        unusual = {name: None if first[name] == value else first[name] for name, value in usual.items()}
+        contexts = manifest.get("contexts", {})
+        return command_line(
+            "eval-recall",
+            *(f"{model},context={contexts[model]}" if model in contexts else model for model in models),
+            tasks=list(tasks),
+            data=data,
+            limit=manifest.get("limit"),
+            **{name: manifest.get(name) for name in NEEDLE_OPTIONS},
+            task_version=unusual["version"],
+            prompt=unusual["prompt"],
+            cut=unusual["cut"],
+            cut_tokens=manifest.get("cut_tokens"),
+            o="DIR",
+        )
 
 
 def answer(tables: RecallTables) -> str:
     """A sentence for each of the first tasks: how often the first model gives the value, and the others beside it; which more there are."""
-    found, models, tasks = _cells(tables)
-    said = [_task_answer([found[model, task] for model in models]) for task in tasks[:_MOST_SAID]]
-    return " ".join([*said, *([f"The table also has {', '.join(tasks[_MOST_SAID:])}."] if tasks[_MOST_SAID:] else [])])
+    rows, models, tasks = _cells(tables)
+    sentences = [_task_answer([rows[model, task] for model in models]) for task in tasks[:_MOST_SAID]]
+    if tasks[_MOST_SAID:]:
+        sentences.append(f"The table also has {', '.join(tasks[_MOST_SAID:])}.")
+    return " ".join(sentences)
 
 
 def _task_answer(rows: Sequence[Mapping[str, Any]]) -> str:
     first, *others = rows
     where = "your own rows" if first["task"] == OWN else first["task"]
-    said = (
+    clauses = [
         f"On {where}, {first['model']} gives the value in {percent(first['accuracy'])} of {counted(first['num_rows'], 'prompt')} "
         f"({interval_phrase(first['ci_low'], first['ci_high'])})"
-    )
-    told = [
-        f"{row['model']} in {percent(row['accuracy'])} ({difference_phrase(*(row[f'difference{end}'] for end in ('', '_low', '_high')))})"
-        for row in nearest_and_farthest(others, "difference")
     ]
-    return f"{'; '.join([said, *told])}."
-
-
-def method(tables: RecallTables, manifest: Mapping[str, Any]) -> dict[str, str]:
-    """How it was measured: the prompts, what counts as right, the intervals."""
-    found, models, tasks = _cells(tables)
-    rows = manifest.get("rows", {})
-    origins = list(dict.fromkeys(bare(rows[task]["origin"]) for task in tasks if task in rows))
-    return {
-        "Prompts": " ".join(_what_was_asked(found, models[0], tasks)) + f" Rows: {', '.join(origins)}." * bool(origins),
-        "Right": f"the generation (greedy, {_generated(tasks)}) contains the value, ignoring case; "
-        + _variation(found[models[0], tasks[0]]),
-        "Intervals": "95 %, with documents as units; differences are paired over the same prompts",
-    }
-
-
-def command(tables: RecallTables, manifest: Mapping[str, Any]) -> str:
-    """The command that makes the comparison again."""
-    found, models, tasks = _cells(tables)
-    first, rows = found[models[0], tasks[0]], manifest.get("rows", {})
-    local = [bare(rows[task]["origin"]) for task in tasks if task in rows and _is_file(rows[task]["origin"])]
-    usual = {"task_version": 1, "prompt": "standard", "cut": "left"}
-    given = {"task_version": first["version"], "prompt": first["prompt"], "cut": first["cut"]}
-    unusual: dict[str, Any] = {name: value for name, value in given.items() if value != usual[name]}
-    data = manifest.get("haystack") if not local else local[0] if len(local) == 1 else "DATA"
-    contexts = manifest.get("contexts", {})
-    named = [f"{model},context={contexts[model]}" if model in contexts else model for model in models]
-    return command_line(
-        "eval-recall",
-        *named,
-        tasks=list(tasks),
-        data=data,
-        limit=manifest.get("limit"),
-        **{name: manifest.get(name) for name in NEEDLE_OPTIONS},
-        **unusual,
-        cut_tokens=manifest.get("cut_tokens"),
-        o="DIR",
-    )
-
-
-def _is_file(origin: str) -> bool:
-    """Whether rows were those of a local file, by the description of their origin."""
-    return suffix_of(origin, SUFFIXES) is not None
+    for row in nearest_and_farthest(others, "difference"):
+        difference = difference_phrase(*(row[f"difference{end}"] for end in ("", "_low", "_high")))
+        clauses.append(f"{row['model']} in {percent(row['accuracy'])} ({difference})")
+    return f"{'; '.join(clauses)}."
 
 
 def recall_tables(tables: RecallTables) -> dict[str, Table]:
     """The printed tables, by the names of their files in an export."""
-    found = {"answers": answers_table(tables), "recall": accuracy_table(tables), "f1": overlap_table(tables)}
-    return {name: table for name, table in found.items() if table is not None}
+    by_name = {"answers": answers_table(tables), "recall": accuracy_table(tables), "f1": overlap_table(tables)}
+    return {name: table for name, table in by_name.items() if table is not None}
 
 
 def accuracy_table(tables: RecallTables) -> Table:
@@ -160,30 +185,40 @@ def accuracy_table(tables: RecallTables) -> Table:
     return _by_task(title, tables, tasks, _accuracy, groups=[("", 1), ("accuracy (%)", len(tasks))])
 
 
-def _by_task(title: str, tables: RecallTables, tasks: Sequence[str], cell: Cell, **more: Any) -> Table:
+def _by_task(
+    title: str,
+    tables: RecallTables,
+    tasks: Sequence[str],
+    cell: Callable[[Mapping[str, Any]], str],
+    **more: Any,
+) -> Table:
     """One row per model, one column per task."""
-    found, models, _ = _cells(tables)
-    return Table(title, ["model", *tasks], [[model, *(cell(found[model, task]) for task in tasks)] for model in models], **more)
+    rows, models, _ = _cells(tables)
+    body = [[model, *(cell(rows[model, task]) for task in tasks)] for model in models]
+    return Table(title, ["model", *tasks], body, **more)
 
 
 def answers_table(tables: RecallTables) -> Table:
     """What was generated and the NLL of what should have been, side by side, with paired differences; one row per model and task."""
-    found, models, tasks = _cells(tables)
-    rows = [found[model, task] for task in tasks for model in models]
+    known, models, tasks = _cells(tables)
+    rows = [known[model, task] for task in tasks for model in models]
     is_compared = any(row["disagree"] is not None for row in rows)
-    columns = [
-        ("model", cells.name("model")),
-        *([("task", cells.name("task"))] if len(tasks) > 1 else []),
-        ("right\n(%)", lambda row: f"{100 * row['accuracy']:.1f}"),
-        *([("points\n(95 % interval)", _points)] if len(models) > 1 else []),
-        ("NLL", cells.number("answer_nats", ".2f")),
-        *([("nats\n(95 % interval)", _nats)] if is_compared else []),
-    ]
-    title = f"Answers generated, and their NLL in nats per answer; {_variation(found[models[0], tasks[0]])}"
+    columns = f"""
+        model {"task" if len(tasks) > 1 else ""}
+        right       | right/(%)
+        {"points    | points/(95 % interval)" if len(models) > 1 else ""}
+        answer_nats | NLL | .2f {"optional1" if is_compared else ""}
+        {"nats      | nats/(95 % interval)" if is_compared else ""}
+    """
+    body = []
+    for row in rows:
+        figures = {"right": f"{100 * row['accuracy']:.1f}", "points": _points(row), "nats": _nats(row)}
+        body.append({**row, **figures})
+    title = f"Answers generated, and their NLL in nats per answer; {_variation(known[models[0], tasks[0]])}"
     to = f" Points{' and nats' * is_compared} are differences from {models[0]}." * (len(models) > 1)
     how = f"Greedy, {_generated(tasks)}.{to}"
-    caption = "\n".join([*_what_was_asked(found, models[0], tasks), how, *disagreements(tables)])
-    return Table.of(title, columns, rows, caption, optional=["NLL"] if is_compared else [])
+    caption = "\n".join([*_what_was_asked(known, models[0], tasks), how, *disagreements(tables)])
+    return Table.of(title, columns, body, caption)
 
 
 def overlap_table(tables: RecallTables) -> Table | None:
@@ -235,9 +270,10 @@ def depth_tables(tables: RecallTables) -> Iterator[Table]:
 
 def _cells(tables: RecallTables) -> tuple[dict[tuple[str, str], dict[str, Any]], list[str], list[str]]:
     """(model, task) -> row of the table, and the models and tasks in their order."""
-    found = {(row["model"], row["task"]): row for row in tables.recall.iter_rows(named=True)}
-    models, tasks = (list(dict.fromkeys(pair[place] for pair in found)) for place in (0, 1))
-    return found, models, tasks
+    rows = {(row["model"], row["task"]): row for row in tables.recall.to_dicts()}
+    models = list(dict.fromkeys(model for model, _ in rows))
+    tasks = list(dict.fromkeys(task for _, task in rows))
+    return rows, models, tasks
 
 
 def _variation(row: Mapping[str, Any]) -> str:
@@ -311,11 +347,6 @@ def _generated(tasks: Sequence[str]) -> str:
     return f"{GENERATED_TOKENS} tokens" + f", cut at the first newline{exception}" * bool(others)
 
 
-def _notes(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each task whose rows are not those of the published figures, by their number."""
-    return (f"{task}: {bare(rows['origin'])} has {rows['note']}" for task, rows in manifest.get("rows", {}).items() if rows["note"])
-
-
 def _worth_knowing(row: Mapping[str, Any]) -> str:
     """Reasons for a low accuracy other than the model: "" if there are none."""
     facts = {
@@ -350,14 +381,16 @@ def print_metrics(metrics: pl.DataFrame, out: Path) -> None:
 
 def metrics_table(metrics: pl.DataFrame) -> Table:
     """One row per model, task and metric, with lm-eval's standard error."""
-    return Table.of("Tasks of lm-eval, unchanged", _METRICS, metrics.to_dicts())
+    rows = metrics.to_dicts()
+    for row in rows:
+        row["task"] += "" if row["version"] is None else f" v{row['version']}"
+        row["metric"] += "" if row["filter"] == "none" else f",{row['filter']}"
+    return Table.of("Tasks of lm-eval, unchanged", _METRICS, rows)
 
 
-_METRICS = {
-    "model": cells.name("model"),
-    "task": lambda row: str(row["task"]) if row["version"] is None else f"{row['task']} v{row['version']}",
-    "metric": lambda row: str(row["metric"]) if row["filter"] == "none" else f"{row['metric']},{row['filter']}",
-    "value": cells.number("value", ".4f"),
-    "std. error": cells.number("standard_error", ".4f"),
-    "shots": cells.number("shots"),
-}
+_METRICS = """
+    model task metric
+    value          | value      | .4f
+    standard_error | std. error | .4f
+    shots          | shots      | ,
+"""

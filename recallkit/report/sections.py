@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.view import shown_tables
+from recallkit.attribution.view import ComparisonView
 from recallkit.display.cells import DASH, counted, percent
 from recallkit.display.charts import shorten, specification
 from recallkit.display.exports import compact_json
@@ -19,7 +19,6 @@ from recallkit.recall.samples import read_samples
 from recallkit.registry import resolve
 from recallkit.report import markup, words
 from recallkit.report.markup import Html, Section, facts_list, notes, tag, text
-from recallkit.storage import artifacts
 from recallkit.storage.result import KINDS
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from recallkit.attribution.comparison import Comparison
     from recallkit.attribution.view import Causal
     from recallkit.display.charts import Figure, Style
-    from recallkit.display.exports import Look
+    from recallkit.display.views import ResultView
     from recallkit.recall.tables import RecallTables
     from recallkit.report.excerpts import Place, TokenView
 
@@ -67,8 +66,8 @@ def figures_section(figures: Sequence[Figure], styles: Mapping[str, Style]) -> S
 
 def tables_section(comparison: Comparison, causal: Causal) -> Section:
     """Every table of a comparison; `causal`: the causal recall of its models, where it is known."""
-    shown = shown_tables(comparison.tables, comparison.manifest, causal)
-    return Section("tables", "Tables", "\n".join(map(markup.titled_table, shown.values())))
+    tables = ComparisonView(comparison, causal, is_page=True).display_tables
+    return Section("tables", "Tables", "\n".join(map(markup.titled_table, tables.values())))
 
 
 def _first_and_others(figures: Sequence[Figure], styles: Mapping[str, Style]) -> list[str]:
@@ -169,36 +168,35 @@ def _view_notes(view: TokenView, hit: str) -> list[str]:
 # ----------------------------------------------------------------------------------- other results
 
 
-def look_of(kind: str, folder: Path) -> Look:
+def view_of(kind: str, folder: Path) -> ResultView:
     """A result of this kind as people see it."""
-    looks = {name: result.look for name, result in KINDS.items()}
-    look: Look = resolve(looks, kind, "kind of result")(folder)
-    return look
+    classes = {name: result.view for name, result in KINDS.items()}
+    view: ResultView = resolve(classes, kind, "kind of result")(folder)
+    return view
 
 
-def sections_of(look: Look, styles: Mapping[str, Style], models: Sequence[str]) -> list[Section]:
+def sections_of(view: ResultView, styles: Mapping[str, Style], models: Sequence[str]) -> list[Section]:
     """A result's answer, its first figure and table, the others, and how it was measured.
 
     `models`: in this order they are in the tables, too.
     """
-    kind = look.kind
+    kind = view.kind
     is_recall = kind == "recall"  # its table of models and tasks is the answer, that of others a chart
-    manifest = artifacts.read_manifest(look.folder / f"{kind}.parquet")
-    version = manifest.get("recallkit_version", "")
-    files = [f"{name}.parquet" for name in (kind, *(field.name for field in fields(look.tables)))]
+    version = view.manifest.get("recallkit_version", "")
+    files = [f"{name}.parquet" for name in (kind, *(field.name for field in fields(view.tables)))]
     facts = {
-        **look.method,
+        **view.method(),
         "Program": f"recallkit {version}".rstrip(),
-        "Files read": ", ".join(dict.fromkeys([*files, *look.files])),
+        "Files read": ", ".join(dict.fromkeys([*files, *view.files()])),
     }
-    command = tag("dd", tag("code", _command(look.command), class_="command"))
-    again = [tag("dt", "Reproduced by"), command] if look.command else []
-    opening = tag("p", text(look.answer), class_="answer") if look.answer else ""
-    tables = [markup.titled_table(_ordered(table, models)) for table in look.shown.values()]
-    drawn = _first_and_others(look.figures(), styles)
+    command = tag("dd", tag("code", _command(view.command()), class_="command"))
+    again = [tag("dt", "Reproduced by"), command] if view.command() else []
+    opening = tag("p", text(view.answer()), class_="answer")
+    tables = [markup.titled_table(_ordered(table, models)) for table in view.display_tables.values()]
+    drawn = _first_and_others(view.figures(), styles)
     drawn.insert(0 if is_recall else 1, tables[0] if tables else "")
     parts = [*drawn, *tables[1:], tag("div", facts_list(facts, *again), class_="made")]
-    samples = [_samples_section(look.folder, look.tables)] if is_recall else []
+    samples = [_samples_section(view.folder, view.tables)] if is_recall else []
     return [Section(kind, KINDS[kind].title, "\n".join(filter(None, parts)), opening), *samples]
 
 

@@ -7,13 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from recallkit.attribution.answer import PPL, whole
-from recallkit.attribution.view import (
-    comparison_answer,
-    first_table_rows,
-    void_notes,
-    what_of_training,
-)
+from recallkit.attribution.answer import whole
+from recallkit.attribution.view import ComparisonView, void_notes, what_of_training
 from recallkit.display import cells
 from recallkit.display.cells import DASH, bounds, percent, resampled, too_few
 from recallkit.display.charts import labels
@@ -26,10 +21,10 @@ from recallkit.scoring.scores import last_options
 from recallkit.slicing.threshold import rate_and_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from recallkit.attribution.comparison import Comparison
-    from recallkit.display.cells import Cell, Row
+    from recallkit.display.cells import Row
 
 _NUM_SOURCES = 6
 
@@ -174,7 +169,7 @@ def opening(comparison: Comparison) -> str:
     """
     hits = [comparison.totals[model, "ar_hit"] for model in comparison.models]
     parts = [
-        tag("p", text(comparison_answer(comparison)), class_="answer"),
+        tag("p", text(ComparisonView(comparison, is_page=True).answer()), class_="answer"),
         tag("div", _models(comparison), class_="rows"),
         facts_list(_legend(comparison), class_="legend"),
         notes(
@@ -189,21 +184,20 @@ def opening(comparison: Comparison) -> str:
 def _models(comparison: Comparison) -> str:
     """The reference, then the models by their perplexity, each a link to where it loses most."""
     shown = labels([comparison.reference, *comparison.models], 32)
-    knows_bytes = comparison.totals[comparison.models[0], "all"]["bpb_reference"] is not None
-    in_bits = bool(comparison.manifest["inexact"]) and knows_bytes
-    rows = [_first_screen_row(row) for row in first_table_rows(comparison.tables, in_bits=in_bits)]
+    view = ComparisonView(comparison, is_page=True)
+    rows = [_first_screen_row(row) for row in view.first_rows()]
     end = _end_of_axis([row[name] or 0.0 for row in rows for name in ("at_first", "on_hits")])
     line = f"first occurrence → {comparison.hit}"  # the picture of the answer, on one axis
-    quality, form = ("bits per byte", ".3f") if in_bits else ("perplexity", PPL)
-    columns: dict[str, Cell] = {
-        quality: cells.number("all", form),
+    quality, form = ("bits per byte", ".3f") if view.is_in_bits else ("perplexity", ",.2f")
+    columns: dict[str, Callable[[Row], str]] = {
+        quality: lambda row: cells.or_dash(row["all"], form),
         "gap, nats per token": _gap,
         line: lambda row: _line(row, end),
         "retained": lambda row: _figure(row, "retained"),
         f"share of the gap in {comparison.hit}s": lambda row: _figure(row, "gap_share"),
     }
     if comparison.has_counts:
-        columns["in all repeated bigrams"] = lambda row: _figure(row, "repeated_share")
+        columns["in all repeated bigrams"] = lambda row: _figure(row, "repeated_gap_share")
     scales = dict.fromkeys(["model", *columns], "") | {line: _scale(end)}
     heads = (tag("th", text(head), scale, scope="col") for head, scale in scales.items())
     lines = []
@@ -218,13 +212,12 @@ def _models(comparison: Comparison) -> str:
 
 def _first_screen_row(row: Row) -> Row:
     """A row with the probabilities of its own side; shares that mean nothing are None."""
-    side, repeated = "reference" if row["is_reference"] else "model", row["repeated"]
+    side = "reference" if row["is_reference"] else "model"
     return {
         **row,
         "at_first": row[f"first_p_{side}"],
         "on_hits": row[f"p_{side}"],
         "gap_share": None if is_void(row) else row["gap_share"],
-        "repeated_share": None if is_void(repeated) else repeated["gap_share"],
     }
 
 

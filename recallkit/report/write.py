@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from recallkit.attribution.view import Causal
     from recallkit.display.charts import Figure
-    from recallkit.display.exports import Look
     from recallkit.display.progress import Show
+    from recallkit.display.views import ResultView
     from recallkit.report.excerpts import TokenView
     from recallkit.report.markup import Section
 
@@ -119,8 +119,8 @@ def _inputs(
 def figures_of(results: Mapping[str, Path], models: Sequence[str] = ()) -> list[Figure]:
     """The figures of results by kind, of some `models` or of all, those of a comparison first."""
     drawn = draw(read_comparison(results["gap"]), models) if "gap" in results else []
-    for look in _looks(results).values():
-        drawn += look.figures(models)
+    for view in _views(results).values():
+        drawn += view.figures(models)
     return drawn
 
 
@@ -188,9 +188,9 @@ def _only(kind: str, folders: Sequence[Path], top: Path) -> Path:
 # --------------------------------------------------------------------------------------- composing
 
 
-def _looks(results: Mapping[str, Path]) -> dict[str, Look]:
+def _views(results: Mapping[str, Path]) -> dict[str, ResultView]:
     """Results other than a comparison, by kind."""
-    return {kind: sections.look_of(kind, place) for kind, place in results.items() if kind != "gap"}
+    return {kind: sections.view_of(kind, place) for kind, place in results.items() if kind != "gap"}
 
 
 def _compose(
@@ -200,12 +200,12 @@ def _compose(
     show: Show,
 ) -> tuple[bytes, int]:
     """The page, and how many excerpts of text it shows; `show` gets how many of _PARTS are done."""
-    looks = _looks(results)
+    views = _views(results)
     # The first screen has the picture of the answer.
     drawn = [figure for figure in draw(comparison) if figure.name != "recall"] if comparison else []
-    styles = styles_of([*drawn, *(figure for look in looks.values() for figure in look.figures())])
+    styles = styles_of([*drawn, *(figure for view in views.values() for figure in view.figures())])
     order = [comparison.reference, *comparison.models] if comparison else []
-    others = {kind: sections.sections_of(look, styles, order) for kind, look in looks.items()}
+    others = {kind: sections.sections_of(view, styles, order) for kind, view in views.items()}
     if comparison is None:
         return _without_comparison(results, [*itertools.chain(*others.values())]), 0
     show(1)
@@ -213,7 +213,7 @@ def _compose(
     before = [sections.figures_section(drawn, styles), *others.pop("intervene", [])]
     after = [
         *itertools.chain(*others.values()),
-        sections.tables_section(comparison, _causal(comparison, looks.get("intervene"))),
+        sections.tables_section(comparison, _causal(comparison, views.get("intervene"))),
         sections.method_section(comparison, _labels_of(comparison)),
     ]
     question, opening = words.question(comparison), words.opening(comparison)
@@ -247,18 +247,18 @@ def _labels_of(comparison: Comparison) -> Mapping[str, Any] | None:
     return artifacts.read_manifest(comparison.slices / "tokens.parquet")
 
 
-def _causal(comparison: Comparison, look: Look | None) -> Causal:
+def _causal(comparison: Comparison, view: ResultView | None) -> Causal:
     """The causal recall of models, if the page has an intervention of these labels and scores."""
-    if look is None:
+    if view is None:
         return {}
     compared = comparison.manifest
-    manifest = artifacts.read_manifest(look.folder / "intervene.parquet")
+    manifest = view.manifest
     of_labels = are_alike(manifest["slices"], compared["slices"])
     scores = compared["scores"]
     same = [model for model, options in manifest["scores"].items() if scores.get(model) == options]
     if not of_labels or not manifest["models"][0] == comparison.reference in same:
         return {}
-    return {model: row for model, row in causal_recall(look.tables).items() if model in same}
+    return {model: row for model, row in causal_recall(view.tables).items() if model in same}
 
 
 def _asks_for_text(options: ReportOptions) -> bool:

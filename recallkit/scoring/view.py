@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import cells, console
+from recallkit.display import console
 from recallkit.display.cells import made_earlier, timings_lines
 from recallkit.display.tables import Table
 
@@ -36,20 +36,19 @@ _WHERE_KNOWN = (
     *("tokenizer", "context", "stride", "carry_state", "num_inexact"),
     *("state_bytes", "state_ids", "reading_max", "reading_mean", "read_exactly"),
 )
-_MEANS = {
-    "model": cells.name("model"),
-    "tokens": cells.number("num_rows"),
-    "NLL (nats)": cells.number("nll_nats", ".4f"),
-    "ppl": cells.number("ppl", ".2f"),
-    "argmax right": cells.share("accuracy"),
-}
-_CHECKED = {
-    "model": cells.name("model"),
-    "tokens": cells.number("tokens"),
-    "largest": cells.number("largest", ".2e"),
-    "mean": cells.number("mean", ".2e"),
-    "same argmax": cells.share("same_argmax", 2),
-}
+_MEANS = """
+    model
+    num_rows | tokens       | ,
+    nll_nats | NLL (nats)   | .4f
+    ppl      | ppl          | .2f
+    accuracy | argmax right
+"""
+_CHECKED = """
+    model tokens
+    largest | largest | .2e
+    mean    | mean    | .2e
+    same_argmax
+"""
 
 
 def scores_table(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> Table:
@@ -68,7 +67,7 @@ def print_scores(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]],
     """The perplexities, the table, which scores were reused, where they are; first how far they are from float64 if that was `checks`."""
     table = scores_table(slices, manifests)
     tables = [checks_table(checks), table] if checks else [table]
-    console.print_found(_answer(table, manifests), tables, _notes(slices, manifests), full=True, places={"scores": slices / "scores"})
+    console.print_answer(_answer(table, manifests), tables, _notes(slices, manifests), full=True, places={"scores": slices / "scores"})
 
 
 def _answer(table: Table, manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> str:

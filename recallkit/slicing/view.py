@@ -1,33 +1,15 @@
-"""Slices as people see them: the answer, the table, the chart of repeated tokens and AR hits by
-source."""
+"""Slices as people see them: the answer, the table, the chart of repeated tokens and AR hits by source."""
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import cells
 from recallkit.display.cells import abbreviate, counted, percent, timings_lines
-from recallkit.display.charts import (
-    MOST_SOURCES,
-    TIP,
-    WIDTH,
-    Colour,
-    Figure,
-    column,
-    labels,
-    layer,
-    not_drawn,
-    plot,
-    share,
-)
-from recallkit.display.exports import Look
+from recallkit.display.charts import MOST_SOURCES, TIP, WIDTH, Colour, Figure, column, labels, layer, not_drawn, plot, share
 from recallkit.display.tables import Table
-from recallkit.slicing.threshold import (
-    counts_warning,
-    rate_and_rule,
-    small_counts_note,
-    what_is_unseen,
-)
+from recallkit.display.views import ResultView
+from recallkit.slicing.threshold import counts_warning, rate_and_rule, small_counts_note, what_is_unseen
 from recallkit.storage import artifacts
 from recallkit.storage.artifacts import MANIFEST
 from recallkit.storage.timings import read_timings
@@ -46,41 +28,45 @@ _PACKS = ("Ids as arrays", "Ids of the changed text")
 """What the packs of a slice directory contain, in their order."""
 
 
-def look(
-    path: Path,
-    manifest: Mapping[str, Any],
-    summary: pl.DataFrame,
-    packs: Sequence[Path] = (),
-) -> Look:
-    """A slice directory as people see it, by its `summarise_slices`; `manifest` is that of the
-    labels, with `reused` if none were made.
+class SlicesView(ResultView):
+    """A slice directory, by its `summarise_slices`; `manifest` is that of the labels, with `reused` if none were made.
 
     `packs`: the folders of its packs, and of that of its changed text.
     """
-    warning = warn_of_counts(path, summary, manifest)
-    table = slices_table(summary, manifest, warning)
-    return Look(
-        path,
-        "tokens",
-        {"by_source": summary},
-        {"by_source": table},
-        lambda of: slice_figures(of["by_source"]),
-        answer(path, summary, manifest, warning),
-        lines=[
-            *filter(None, [small_counts_note(manifest)]),
-            *(f"{ids}: {pack}" for ids, pack in zip(_PACKS, packs, strict=False)),
-            *timings_lines(
-                read_timings(path / MANIFEST, kind="tokens"),
-                "labelled",
-                is_reused=manifest.get("reused", False),
-            ),
-        ],
-        facts={
-            **{name: manifest.get(name) for name in _FACTS},
-            "warning": warning,
-            "packs": [str(pack) for pack in packs],
-        },
-    )
+
+    kind = "tokens"
+
+    def __init__(self, folder: Path, manifest: Mapping[str, Any], summary: pl.DataFrame, packs: Sequence[Path] = ()) -> None:
+        super().__init__(folder, {"by_source": summary})
+        self.labels, self.summary, self.packs = manifest, summary, packs
+        self.warning = warn_of_counts(folder, summary, manifest)
+
+    def answer(self) -> str:
+        """See `answer`."""
+        return answer(self.folder, self.summary, self.labels, self.warning)
+
+    @cached_property
+    def display_tables(self) -> dict[str, Table]:
+        """See `slices_table`."""
+        return {"by_source": slices_table(self.summary, self.labels, self.warning)}
+
+    def draw(self, tables: Any) -> list[Figure]:
+        """See `slice_figures`."""
+        return slice_figures(tables["by_source"])
+
+    def notes(self) -> list[str]:
+        """What is special of the counts, where packs are, how long it took."""
+        timings = read_timings(self.folder / MANIFEST, kind="tokens")
+        return [
+            *filter(None, [small_counts_note(self.labels)]),
+            *(f"{ids}: {pack}" for ids, pack in zip(_PACKS, self.packs, strict=False)),
+            *timings_lines(timings, "labelled", is_reused=self.labels.get("reused", False)),
+        ]
+
+    def facts(self) -> dict[str, Any]:
+        """The text, the threshold, what is in the training text."""
+        facts = {name: self.labels.get(name) for name in _FACTS}
+        return {**facts, "warning": self.warning, "packs": [str(pack) for pack in self.packs]}
 
 
 _FACTS = (
@@ -140,13 +126,10 @@ def slices_table(
     )
 
 
-_COLUMNS = {
-    "source": cells.name("source"),
-    "tokens": cells.number("tokens"),
-    "repeated": cells.share("repeated_share"),
-    "AR hits": cells.number("ar_hits"),
-    "share": cells.share("ar_hit_share", 2),
-}
+_COLUMNS = """
+    source tokens repeated_share ar_hits
+    ar_hit_share | share
+"""
 
 
 def _query(slices: Path, name: str) -> pl.DataFrame:

@@ -273,39 +273,43 @@ def words_of(models: Sequence[str]) -> list[str]:
 
 
 class Kind(NamedTuple):
-    """A kind of result that people look at: its plural, its heading on a page, the function that shows it, the question it answers.
+    """A kind of result that people look at: its plural, its heading on a page, the view that shows it, the question it answers.
 
-    `look` is the "module:function" that makes a `display.exports.Look` of its folder. A comparison of scores has sections of its own.
+    `view` is the "module:class" of its `display.views.ResultView`. A comparison of scores has sections of its own.
     """
 
     called: str
     title: str = ""
-    look: str = ""
+    view: str = ""
     question: str = ""
 
 
 KINDS: Mapping[str, Kind] = {
     "gap": Kind("comparisons"),
-    "track": Kind("tracked runs", "Recall by step", "recallkit.tracking.view:look", "When does recall appear in this run?"),
+    "track": Kind("tracked runs", "Recall by step", "recallkit.tracking.view:TrackView", "When does recall appear in this run?"),
     "intervene": Kind(
-        "interventions", "Is it recall?", "recallkit.intervening.view:look", "How much do these models recall by association?"
+        "interventions", "Is it recall?", "recallkit.intervening.view:InterventionView", "How much do these models recall by association?"
     ),
-    "ablation": Kind("ablations", "What each mixer is worth", "recallkit.ablation.view:look", "Which mixers recall?"),
+    "ablation": Kind("ablations", "What each mixer is worth", "recallkit.ablation.view:AblationView", "Which mixers recall?"),
     "recall": Kind(
-        "recall evaluations", "Recall from documents", "recallkit.recall.view:look", "How much do these models recall of what they read?"
+        "recall evaluations",
+        "Recall from documents",
+        "recallkit.recall.view:RecallView",
+        "How much do these models recall of what they read?",
     ),
     "mqar": Kind(
-        "MQAR evaluations", "Recall of made-up pairs (MQAR)", "recallkit.mqar.view:look", "How many made-up pairs do these models recall?"
+        "MQAR evaluations",
+        "Recall of made-up pairs (MQAR)",
+        "recallkit.mqar.view:MqarView",
+        "How many made-up pairs do these models recall?",
     ),
-    "training": Kind(
-        "trainings", "Training on text", "recallkit.training.view:look_at_training", "How well does this model predict so far?"
-    ),
+    "training": Kind("trainings", "Training on text", "recallkit.training.view:TrainingView", "How well does this model predict so far?"),
     "tradeoff": Kind(
         "sweeps of training",
         "Recall against bytes of state",
-        "recallkit.training.view:look_at_sweep",
+        "recallkit.training.view:SweepView",
         "How much recall does a byte of state buy?",
     ),
-    "profile": Kind("profiles", "What the text repeats", "recallkit.profiling.view:look", "How much does this text repeat?"),
+    "profile": Kind("profiles", "What the text repeats", "recallkit.profiling.view:ProfileView", "How much does this text repeat?"),
 }
 """The name of a result's main file, which is the kind in its manifest -> its description."""

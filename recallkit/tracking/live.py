@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ from recallkit.trackers import log_step
 from recallkit.tracking.reading import Reading, process_group
 from recallkit.tracking.run import TrackedRun
 from recallkit.tracking.tables import TrackTables, make_tables
-from recallkit.tracking.view import look
+from recallkit.tracking.view import TrackView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -203,12 +202,8 @@ class Tracker(Shown):
         """Writes the tables of what is measured, and shows them from now on."""
         tables = self._run.write()
         self.table = tables.track
-        shown = functools.cache(lambda: look(self._run.out, tables))
-        self.show_as(
-            lambda: shown().print(),
-            lambda: list(shown().shown.values()),
-            lambda models: shown().figures(models),
-        )
+        view = TrackView(self._run.out, tables)
+        self.show_as(view.print, lambda: list(view.display_tables.values()), view.figures)
 
     def _continue(self) -> None:
         """Takes over the rows of an earlier part of the run whose scores exist."""

@@ -2,70 +2,66 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
 from recallkit.display.cells import percent, resampled, too_few
 from recallkit.display.charts import Figure, Style, line_chart, model_styles, number
-from recallkit.display.exports import Look, command_line
+from recallkit.display.exports import command_line
 from recallkit.display.tables import Table
+from recallkit.display.views import ResultView
 from recallkit.models.spec import LIVE
-from recallkit.storage import artifacts
-from recallkit.storage.result import read_tables
 from recallkit.tracking.tables import APPEARS, LEAST_GAIN, UNKNOWN, TrackTables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
-
-    from recallkit.display.cells import Cell
 
     Row = Mapping[str, Any]
 
 _ENDS = ("", "_ci_low", "_ci_high")
 
 
-def look(folder: Path, tables: TrackTables | None = None) -> Look:
-    """The tracked run in a folder as people see it: its table is read unless it is given."""
-    tables, manifest = (
-        tables or read_tables(TrackTables, folder),
-        artifacts.read_manifest(folder / "track.parquet"),
-    )
-    shown = shown_track(tables)
-    return Look(
-        folder,
-        "track",
-        tables,
-        shown,
-        track_figures,
-        answer(tables),
-        method(tables, manifest),
-        command(manifest),
-        leading=len(shown),
-    )
+class TrackView(ResultView):
+    """A tracked run: its recall gain by step."""
 
+    kind, tables_type = "track", TrackTables
 
-def method(tables: TrackTables, manifest: Mapping[str, Any]) -> dict[str, str]:
-    """How it was measured: the text, what recall gain is, the intervals."""
-    number, length = manifest["slices"]["num_rows"], manifest["slices"]["seq_len"]
-    return {
-        "Text": f"{number:,} predicted tokens in sequences of up to {length:,}",
-        "Recall gain": "mean p(token) of AR hits less that at first occurrences of their bigrams",
-        "95 % intervals": resampled(tables.track.row(0, named=True), "document", "document"),
-    }
+    def answer(self) -> str:
+        """See `answer`."""
+        return answer(self.tables)
 
+    @cached_property
+    def display_tables(self) -> dict[str, Table]:
+        """A row for each step, and the slices at the last one."""
+        return track_tables(self.tables)
 
-def command(manifest: Mapping[str, Any]) -> str:
-    """The command that makes it again, where the checkpoints are files; empty for those of a
-    running program."""
-    words = []
-    for name, source in zip(manifest["models"], manifest["sources"], strict=True):
-        if source.startswith(LIVE):
-            return ""
-        words.append(source if source.endswith(name) else f"{name}={source}")
-    options = manifest["options"]
-    named = tuple(options["slice"])
-    return command_line("track", *words, slices="DIR", slice=named, causal=options["causal"])
+    def leading(self) -> int:
+        """All of them."""
+        return len(self.display_tables)
+
+    def draw(self, tables: Any) -> list[Figure]:
+        """The curves."""
+        return track_figures(tables)
+
+    def method(self) -> dict[str, str]:
+        """The text, what recall gain is, the intervals."""
+        number, length = self.manifest["slices"]["num_rows"], self.manifest["slices"]["seq_len"]
+        return {
+            "Text": f"{number:,} predicted tokens in sequences of up to {length:,}",
+            "Recall gain": "mean p(token) of AR hits less that at first occurrences of their bigrams",
+            "95 % intervals": resampled(self.tables.track.row(0, named=True), "document", "document"),
+        }
+
+    def command(self) -> str:
+        """The command that makes it again, where the checkpoints are files; empty for those of a
+        running program."""
+        words, options = [], self.manifest["options"]
+        for name, source in zip(self.manifest["models"], self.manifest["sources"], strict=True):
+            if source.startswith(LIVE):
+                return ""
+            words.append(source if source.endswith(name) else f"{name}={source}")
+        return command_line("track", *words, slices="DIR", slice=tuple(options["slice"]), causal=options["causal"])
 
 
 def _parts(tables: TrackTables) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -111,56 +107,41 @@ def _appears(verdict: Row, first: int) -> str:
 
 def _gain(row: Row) -> str:
     """`7.6 points (6.0 to 9.0)`"""
-    low, high = row["gain_ci_low"], row["gain_ci_high"]
-    within = "" if low is None else f" ({cells.bounds(100 * low, 100 * high, 'z.1f')})"
-    return f"{100 * row['gain']:z.1f} points{within}"
+    value, *within = cells.figure(row, "gain").split(" ", 1)
+    return " ".join([value, "points", *within])
 
 
 # ---------------------------------------------------------------------------------------- tables
 
 
-def shown_track(tables: TrackTables) -> dict[str, Table]:
+def track_tables(tables: TrackTables) -> dict[str, Table]:
     """A row for each step, the reference last."""
     steps, reference = _parts(tables)
     first = steps[0]
-    columns: dict[str, Cell] = {
-        "step": lambda row: str(row["model"]) if row["step"] is None else f"{row['step']:,}",
-        "AR hits": cells.number("ar_nll", "z.2f"),
-        "first": cells.number("first_nll", "z.2f"),
-        "other": cells.number("other_nll", "z.2f"),
-        "gain, points": cells.with_interval("gain", "z.1f", 100),
-    }
-    if reference:
-        columns["retained, %"] = cells.with_interval("retained", "z.0f", 100)
-    if first["causal"] is not None:
-        columns["causal, points"] = cells.with_interval("causal", "z.1f", 100)
+    columns = f"""
+        step ar_nll first_nll other_nll gain
+        {"retained" if reference else ""}
+        {"causal" if first["causal"] is not None else ""}
+    """
+    rows = [*steps, *({**row, "step": row["model"]} for row in reference)]
     caption = (
         f"NLL, nats per token, of {first['ar_hits']:,} AR hits among {first['tokens']:,} tokens, of "
         "the first occurrences of their bigrams, and of all other tokens. Gain: p(token) on AR hits "
         f"less p at those first occurrences. Intervals: {resampled(first, 'document', 'document')}."
         f"{' Last row: the reference.' * len(reference)}"
     )
-    table = Table.of(
-        "Recall gain and NLL by step",
-        columns,
-        [*steps, *reference],
-        caption,
-        optional=["first", "other"],
-    )
-    shown = {"track": table}
+    by_name = {"track": Table.of("Recall gain and NLL by step", columns, rows, caption)}
     if tables.by_slice is not None:
         last = tables.by_slice.filter(step=steps[-1]["step"]).to_dicts()
-        shown["by_slice"] = Table.of("Slices at the last step", _OF_SLICES, last, _ABOUT_SLICES)
-    return shown
+        by_name["by_slice"] = Table.of("Slices at the last step", _OF_SLICES, last, _ABOUT_SLICES)
+    return by_name
 
 
-_OF_SLICES: dict[str, Cell] = {
-    "slice": cells.name("slice"),
-    "tokens": cells.number("tokens", ","),
-    "NLL": cells.with_interval("nll"),
-    "gain, points": cells.with_interval("gain", "z.1f", 100),
-    "effi-\nciency, %": cells.in_percent("efficiency"),
-}
+_OF_SLICES = """
+    slice tokens
+    nll | NLL | z.2f ±
+    gain efficiency
+"""
 _ABOUT_SLICES = (
     "Efficiency: 1 less the summed NLL over that at first occurrences of the bigrams, of slices "
     "whose tokens all repeat one. Earlier steps: by_slice.parquet."

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
 from recallkit.display.cells import counted, percent, span
 from recallkit.display.charts import Figure, front_layer, line_chart, log_number, number, share
-from recallkit.display.exports import Look, command_line
+from recallkit.display.exports import command_line
 from recallkit.display.tables import Table
-from recallkit.storage import artifacts
-from recallkit.storage.result import read_tables
+from recallkit.display.views import ResultView
 from recallkit.training.tables import TradeoffTables, TrainingTables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
-    from recallkit.display.cells import Cell, Row
+    from recallkit.display.cells import Row
     from recallkit.display.charts import Spec
 
 _MOST_SAID = 3
@@ -26,11 +26,39 @@ _NEAR = 0.05
 _MODEL = ("task", "model", "width", "size")
 
 
-def look_at_sweep(folder: Path, tables: TradeoffTables | None = None) -> Look:
-    """The sweep in a folder as people see it: its tables are read unless they are given."""
-    tables, manifest = tables or read_tables(TradeoffTables, folder), artifacts.read_manifest(folder / "tradeoff.parquet")
-    shown = shown_tradeoff(tables)
-    return Look(folder, "tradeoff", tables, shown, tradeoff_figures, answer(tables), method(manifest), command(manifest))
+class SweepView(ResultView):
+    """A sweep of training: accuracy beside bytes of state."""
+
+    kind, tables_type = "tradeoff", TradeoffTables
+
+    def answer(self) -> str:
+        """See `answer`."""
+        return answer(self.tables)
+
+    @cached_property
+    def display_tables(self) -> dict[str, Table]:
+        """See `tradeoff_tables`."""
+        return tradeoff_tables(self.tables)
+
+    def draw(self, tables: Any) -> list[Figure]:
+        """See `tradeoff_figures`."""
+        return tradeoff_figures(tables)
+
+    def method(self) -> dict[str, str]:
+        """The runs, their rates, the machines."""
+        runs = self.manifest["options"]["runs"]
+        rates = ", ".join(f"{rate:.2g}" for rate in sorted({run["learning_rate"] for run in runs}))
+        return {
+            "Runs": f"{counted(len(runs), 'run')} at learning rates {rates}, of which each model's best counts; vocabulary of "
+            f"{runs[0]['task']['vocab']:,} ids, seed {runs[0]['seed']}",
+            "State": "bytes in float32 after the longest test",
+            "Machines": ", ".join(self.manifest["machines"]),
+        }
+
+    def command(self) -> str:
+        """The command that makes it again, with the options that are not those of the preset."""
+        preset = self.manifest["options"]["preset"]
+        return command_line("train", task=self.manifest["task"], preset=preset, **self.manifest["choices"], o="DIR")
 
 
 def answer(tables: TradeoffTables) -> str:
@@ -64,76 +92,86 @@ def _named(row: Row) -> str:
     return f"{row['model']} (width {_size(row)})"
 
 
-def method(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """How it was measured: the runs, their rates, the machines."""
-    runs = manifest["options"]["runs"]
-    rates = ", ".join(f"{rate:.2g}" for rate in sorted({run["learning_rate"] for run in runs}))
-    return {
-        "Runs": f"{counted(len(runs), 'run')} at learning rates {rates}, of which each model's best counts; vocabulary of "
-        f"{runs[0]['task']['vocab']:,} ids, seed {runs[0]['seed']}",
-        "State": "bytes in float32 after the longest test",
-        "Machines": ", ".join(manifest["machines"]),
-    }
-
-
-def command(manifest: Mapping[str, Any]) -> str:
-    """The command that makes it again, with the options that are not those of the preset."""
-    return command_line("train", task=manifest["task"], preset=manifest["options"]["preset"], **manifest["choices"], o="DIR")
-
-
 # ------------------------------------------------------------------------------------------------------------- tables
 
 
-_NAMED = {"model": cells.name("model"), "width, options": _size}
-_OF_MODEL = {
-    **_NAMED,
-    "state bytes": cells.number("state_bytes"),
-    "accuracy": cells.share("accuracy"),
-    "at rate": lambda row: f"{row['learning_rate']:.2g}{'*' if row['at_edge'] else ''}",
-    "Pareto": lambda row: "yes" if row["pareto"] else "",
-}
+_NAMED = """
+    model
+    size | width, options
+"""
+_OF_MODEL = f"""
+    {_NAMED}
+    state_bytes | state bytes | ,
+    accuracy
+    learning_rate | at rate
+    pareto | Pareto
+"""
 _PARETO = "no other model is more accurate with as small a state (float32, after the longest test), or as accurate with a smaller one"
 
 
-def shown_tradeoff(tables: TradeoffTables) -> dict[str, Table]:
+def tradeoff_tables(tables: TradeoffTables) -> dict[str, Table]:
     """What is printed, for each task: models at their best rate, accuracy by number of pairs, by distance."""
-    found: dict[str, Table] = {}
+    by_name: dict[str, Table] = {}
     tasks = _tasks(tables)
     for place, task in enumerate(tasks, 1):
         of_task = TradeoffTables(*(frame.filter(task=task) for frame in (tables.tradeoff, tables.by_rate, tables.by_distance)))
         models = of_task.tradeoff.to_dicts()
+        rows = []
+        for row in models:
+            rate = f"{row['learning_rate']:.2g}{'*' if row['at_edge'] else ''}"
+            rows.append({**row, "size": _size(row), "learning_rate": rate, "pareto": "yes" if row["pareto"] else ""})
         ending = "" if len(tasks) == 1 else f"-{place}"
         at_edge = " * the lowest or highest rate that was tried." if any(row["at_edge"] for row in models) else ""
-        found[f"tradeoff{ending}"] = Table.of(
-            f"{task}: accuracy at the best learning rate", _OF_MODEL, models, f"Pareto: {_PARETO}.{at_edge}"
+        by_name[f"tradeoff{ending}"] = Table.of(
+            f"{task}: accuracy at the best learning rate", _OF_MODEL, rows, f"Pareto: {_PARETO}.{at_edge}"
         )
-        tests = _accuracies(_summed(of_task, "length", "pairs"), "length", "pairs", form=percent)
+        tests = _by_test(_summed(of_task, "length", "pairs"), "length", "pairs")
         if len(tests) > 1:
-            sizes = sorted(pairs for (_, pairs), _ in tests)
+            sizes = sorted(pairs for _, pairs in tests)
             guess = " and ".join(f"{percent(1 / pairs)} at {pairs:,}" for pairs in (sizes[0], sizes[-1]))
-            is_of_one = len({length for (length, _), _ in tests}) == 1
-            columns = [(f"{pairs:,}" if is_of_one else f"{pairs:,} in {length:,}", cell) for (length, pairs), cell in tests]
+            is_of_one = len({length for length, _ in tests}) == 1
+            headers = [f"{pairs:,}" if is_of_one else f"{pairs:,} in {length:,}" for length, pairs in tests]
             title, caption = "Accuracy by number of pairs, at the best rate", f"Guessing among as many values as pairs: {guess}."
-            found[f"pairs{ending}"] = Table.of(title, [*_NAMED.items(), *columns], models, caption)
-        columns = [(f"{high:,}", cell) for (high,), cell in _accuracies(_summed(of_task, "high"), "high", form=_whole)]
+            by_name[f"pairs{ending}"] = _crossed(title, models, headers, tests, percent, caption)
+        distances = _by_test(_summed(of_task, "high"), "high")
+        title = "Accuracy by distance in %, at the best rate"
         caption = "Columns: distance from an answer to its query, up to so many ids; over all numbers of pairs."
-        found[f"distance{ending}"] = Table.of("Accuracy by distance in %, at the best rate", [*_NAMED.items(), *columns], models, caption)
-    return found
+        headers = [f"{high:,}" for (high,) in distances]
+        by_name[f"distance{ending}"] = _crossed(title, models, headers, distances, _in_percent, caption)
+    return by_name
 
 
-def _whole(share: float | None) -> str:
+def _in_percent(share: float | None) -> str:
     """A share in %, for a table of many columns."""
     return cells.or_dash(share and 100 * share, ".0f")
 
 
-def _accuracies(rows: Sequence[Row], *by: str, form: Callable[[float | None], str]) -> list[tuple[tuple[Any, ...], Cell]]:
-    """A column of accuracies for each value of the columns `by`, in their order."""
-    found = {(row["model"], _size(row), *(row[name] for name in by)): row["accuracy"] for row in rows}
+Accuracies = dict[tuple[Any, ...], dict[tuple[str, str], float]]
+"""By test, in order, the accuracy of each model of a size."""
 
-    def column(place: tuple[Any, ...]) -> Cell:
-        return lambda row: form(found.get((row["model"], _size(row), *place)))
 
-    return [(place, column(place)) for place in sorted({tuple(row[name] for name in by) for row in rows})]
+def _by_test(rows: Sequence[Row], *by: str) -> Accuracies:
+    accuracies: Accuracies = {}
+    for row in sorted(rows, key=lambda row: [row[name] for name in by]):
+        of_test = accuracies.setdefault(tuple(row[name] for name in by), {})
+        of_test[row["model"], _size(row)] = row["accuracy"]
+    return accuracies
+
+
+def _crossed(
+    title: str,
+    models: Sequence[Row],
+    headers: Sequence[str],
+    accuracies: Accuracies,
+    form: Callable[[float | None], str],
+    caption: str,
+) -> Table:
+    """A row per model, a column per test."""
+    named = Table.of(title, _NAMED, [{**row, "size": _size(row)} for row in models], caption)
+    body = []
+    for row, words in zip(models, named.rows, strict=True):
+        body.append([*words, *(form(of_test.get((row["model"], _size(row)))) for of_test in accuracies.values())])
+    return replace(named, headers=[*named.headers, *headers], rows=body)
 
 
 def _summed(tables: TradeoffTables, *by: str) -> list[dict[str, Any]]:
@@ -188,71 +226,72 @@ _POINTS = 10
 """Points of the curve that are printed, the last one among them."""
 
 
-def look_at_training(folder: Path, tables: TrainingTables | None = None) -> Look:
-    """The training in a folder as people see it: its table is read unless it is given."""
-    tables, manifest = tables or read_tables(TrainingTables, folder), artifacts.read_manifest(folder / "training.parquet")
-    where = f"The model is checkpoint-{manifest['num_steps']} in that folder: `gap`, `track` and every other command take it by its path."
-    shown, told = _training_table(tables), _training_answer(tables)
-    return Look(folder, "training", tables, shown, _training_figures, told, _training_method(manifest), training_command(manifest), [where])
+class TrainingView(ResultView):
+    """A training on text: its loss by tokens read."""
 
+    kind, tables_type = "training", TrainingTables
 
-def _training_answer(tables: TrainingTables) -> str:
-    """One sentence: the loss at the end."""
-    last = tables.training.row(-1, named=True)
-    said = f"After {last['tokens']:,} tokens, {last['model']} predicts unread text with a loss of {last['loss_nats']:.3f} nats per token"
-    if last["lists_4"] is not None:
-        said += f", and gives {cells.percent(last['lists_4'])} of the values in lists of 4 pairs"
-    return f"{said}."
+    def answer(self) -> str:
+        """The loss at the end."""
+        last = self.tables.training.row(-1, named=True)
+        loss = f"a loss of {last['loss_nats']:.3f} nats per token"
+        lists = ""
+        if last["lists_4"] is not None:
+            lists = f", and gives {percent(last['lists_4'])} of the values in lists of 4 pairs"
+        return f"After {last['tokens']:,} tokens, {last['model']} predicts unread text with {loss}{lists}."
 
+    @cached_property
+    def display_tables(self) -> dict[str, Table]:
+        """Points of the curve, equally far apart."""
+        rows = self.tables.training.to_dicts()
+        step = max(1, len(rows) // _POINTS)
+        lists = "" if rows[0]["lists_4"] is None else "lists_4 lists_16"
+        columns = f"step tokens loss_nats learning_rate {lists}"
+        caption = "Loss: the mean over the steps since the previous row. Every sequence is read once, so this is the loss on unread text."
+        return {"training": Table.of(f"Training of {rows[0]['model']}", columns, rows[::-1][::step][::-1], caption)}
 
-def _training_table(tables: TrainingTables) -> dict[str, Table]:
-    """Points of the curve, equally far apart."""
-    rows = tables.training.to_dicts()
-    step = max(1, len(rows) // _POINTS)
-    kept = rows[::-1][::step][::-1]
-    columns = {
-        "step": lambda row: f"{row['step']:,}",
-        "tokens": lambda row: f"{row['tokens']:,}",
-        "loss (nats)": cells.number("loss_nats", ".3f"),
-        "learning rate": lambda row: f"{row['learning_rate']:.2g}",
-    }
-    if rows[0]["lists_4"] is not None:
-        columns |= {"lists of 4": cells.share("lists_4"), "of 16 pairs": cells.share("lists_16")}
-    caption = "Loss: the mean over the steps since the previous row. Every sequence is read once, so this is the loss on unread text."
-    return {"training": Table.of(f"Training of {rows[0]['model']}", columns, kept, caption)}
+    def draw(self, tables: Any) -> list[Figure]:
+        """The curve."""
+        points = []
+        for row in tables.training.to_dicts():
+            shown = {"at": f"{row['tokens']:,} tokens", "shown": f"{row['loss_nats']:.3f}"}
+            points.append({"model": row["model"], "x": row["tokens"], "y": row["loss_nats"], **shown})
+        model = points[0]["model"]
+        drawn = line_chart(points, [model], number("x", "tokens read"), number("y", "loss (nats per token)", zero=False))
+        return [Figure("training", "Loss by tokens read", f"Loss of {model} on unread text, by tokens read.", drawn, [model])]
 
+    def notes(self) -> list[str]:
+        """Where the model is."""
+        checkpoint = f"checkpoint-{self.manifest['num_steps']}"
+        return [f"The model is {checkpoint} in that folder: `gap`, `track` and every other command take it by its path."]
 
-def _training_figures(tables: TrainingTables) -> list[Figure]:
-    """The curve."""
-    rows = tables.training.to_dicts()
-    model = rows[0]["model"]
-    points = [
-        {"model": model, "x": row["tokens"], "y": row["loss_nats"], "at": f"{row['tokens']:,} tokens", "shown": f"{row['loss_nats']:.3f}"}
-        for row in rows
-    ]
-    drawn = line_chart(points, [model], number("x", "tokens read"), number("y", "loss (nats per token)", zero=False))
-    return [Figure("training", "Loss by tokens read", f"Loss of {model} on unread text, by tokens read.", drawn, [model])]
+    def method(self) -> dict[str, str]:
+        """The model, the text, the recipe, the machine."""
+        options = self.manifest["options"]
+        recipe = options["recipe"]
+        optimiser = f"Muon at {recipe['muon']:g} for matrices, AdamW" if recipe["muon"] else "AdamW"
+        lists = ", key-value lists before and among the text" if recipe["lists"] else ""
+        return {
+            "Model": f"{options['model']}, {self.manifest['parameters']:,} parameters, seed {options['seed']}",
+            "Text": f"{self.manifest['tokens']:,} tokens in sequences of {options['seq_len']:,}, {recipe['batch']} a step",
+            "Recipe": f"{optimiser} at {recipe['learning_rate']:g}, {recipe['decay']} decay to {recipe['lowest']:g}{lists}",
+            "Machine": self.manifest["machine"],
+        }
 
-
-def _training_method(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """How it was trained."""
-    options = manifest["options"]
-    recipe = options["recipe"]
-    optimiser = f"Muon at {recipe['muon']:g} for matrices, AdamW" if recipe["muon"] else "AdamW"
-    return {
-        "Model": f"{options['model']}, {manifest['parameters']:,} parameters, seed {options['seed']}",
-        "Text": f"{manifest['tokens']:,} tokens in sequences of {options['seq_len']:,}, {recipe['batch']} a step",
-        "Recipe": f"{optimiser} at {recipe['learning_rate']:g}, {recipe['decay']} decay to {recipe['lowest']:g}"
-        + (", key-value lists before and among the text" if recipe["lists"] else ""),
-        "Machine": manifest["machine"],
-    }
-
-
-def training_command(manifest: Mapping[str, Any]) -> str:
-    """The command that makes it again."""
-    options, asked = manifest["options"], manifest["asked"]
-    tokens = options["text"]["limit_tokens"]
-    chosen = {"tokens": tokens, "seq_len": options["seq_len"], "seed": options["seed"] or None, "batch": options["recipe"]["batch"]}
-    rate, alone = options["recipe"]["learning_rate"], options["model"].startswith("zoo:") and not options["recipe"]["lists"]
-    more = {"learning_rates": rate, "no_lists": alone, **{name: asked.get(name) for name in ("tokenizer", "checkpoint_every")}}
-    return command_line("train", asked["model"], "TEXT", **chosen, **more, o="DIR")
+    def command(self) -> str:
+        """The command that makes it again."""
+        options, typed = self.manifest["options"], self.manifest["asked"]
+        recipe = options["recipe"]
+        return command_line(
+            "train",
+            typed["model"],
+            "TEXT",
+            tokens=options["text"]["limit_tokens"],
+            seq_len=options["seq_len"],
+            seed=options["seed"] or None,
+            batch=recipe["batch"],
+            learning_rates=recipe["learning_rate"],
+            no_lists=options["model"].startswith("zoo:") and not recipe["lists"],
+            **{name: typed.get(name) for name in ("tokenizer", "checkpoint_every")},
+            o="DIR",
+        )

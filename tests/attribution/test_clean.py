@@ -8,7 +8,7 @@ import pytest
 import recallkit
 from recallkit import attribution
 from recallkit.attribution.comparison import read_comparison
-from recallkit.attribution.view import look
+from recallkit.attribution.view import ComparisonView
 from recallkit.errors import UserError
 from recallkit.slicing.view import manifest_of, what_is_copied
 from tests.conftest import made_up_texts, write_jsonl
@@ -64,9 +64,11 @@ def test_what_is_said_of_copies(copied, tokens, run, clean):
     done = run("gap", *MODELS, "--slices", copied, "--causal", "--full", *["--clean"] * clean)
     assert done.returncode == 0, done.stderr
     assert ("Recall gain beside causal recall" in done.stdout) != clean, "that is of all AR hits"
-    shown = look(read_comparison(attribution.gap_path(copied, MODELS[0], MODELS[1:], attribution.GapQuestion(clean=clean)), copied))
-    assert [shown.json()[name] for name in ("in_training", "clean")] == [facts, clean]
-    caption = shown.shown["gap"].caption
+    view = ComparisonView(
+        read_comparison(attribution.gap_path(copied, MODELS[0], MODELS[1:], attribution.GapQuestion(clean=clean)), copied)
+    )
+    assert [view.json()[name] for name in ("in_training", "clean")] == [facts, clean]
+    caption = view.display_tables["gap"].caption
     assert share in caption
     assert (f"Left out (--clean): the {len(marked):,} tokens that are in it." in caption) == clean
 

@@ -8,7 +8,7 @@ import pytest
 import recallkit
 from recallkit.attribution.comparison import read_comparison
 from recallkit.attribution.context_gain import far_table, gains_table
-from recallkit.attribution.view import look
+from recallkit.attribution.view import ComparisonView
 from recallkit.display.cells import Struck
 
 REFERENCE, MODELS = "control:recall", ["control:bigram", "control:unigram"]
@@ -59,8 +59,8 @@ def test_only_the_papers_positions_have_the_papers_name(compared):
 
 def test_exports_and_json_have_them(compared, small_slices):
     tables, folder = compared
-    seen = look(read_comparison(folder, small_slices))
-    assert list(seen.shown)[-2:] == ["context_gain", "by_context"]
+    seen = ComparisonView(read_comparison(folder, small_slices))
+    assert list(seen.display_tables)[-2:] == ["context_gain", "by_context"]
     found = seen.json()
     assert found["by_context"] == tables.by_context.to_dicts()
     assert found["in_context"] is None, "sequences of 64 are too short"

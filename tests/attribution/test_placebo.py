@@ -10,7 +10,7 @@ import pytest
 import recallkit
 from recallkit.attribution.comparison import read_comparison
 from recallkit.attribution.placebo import NOT_WORSE, TOO_FAR, in_a_sentence, placebo_table, placebos
-from recallkit.attribution.view import look
+from recallkit.attribution.view import ComparisonView
 from recallkit.scoring import score_path
 from tests.attribution.corpus import REFERENCE, SIZE, Model, compared, scored
 
@@ -94,6 +94,6 @@ def test_gap_compares_each_model_with_checkpoints_where_it_is_asked(small_slices
     paths = [score_path(small_slices, name) for name in (*models, "control:unigram")]
     nlls = [pl.read_parquet(path)["nll"].cast(pl.Float64).mean() for path in paths]
     assert row["weight"] == pytest.approx((nlls[1] - nlls[0]) / (nlls[2] - nlls[0]), rel=1e-6)
-    shown = look(read_comparison(tmp_path))
-    assert shown.answer.endswith(in_a_sentence(tables.by_placebo, read_comparison(tmp_path).totals))
-    assert shown.leading == 2, "beside the first table"
+    view = ComparisonView(read_comparison(tmp_path))
+    assert view.answer().endswith(in_a_sentence(tables.by_placebo, read_comparison(tmp_path).totals))
+    assert view.leading() == 2, "beside the first table"

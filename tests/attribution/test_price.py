@@ -13,7 +13,7 @@ from recallkit.attribution.charts import price_figure
 from recallkit.attribution.comparison import read_comparison
 from recallkit.attribution.price import answer, price_table, prices
 from recallkit.attribution.tables import attribute_gap
-from recallkit.attribution.view import look
+from recallkit.attribution.view import ComparisonView
 from recallkit.scoring import score_path
 from recallkit.slicing.definitions import parse_slices
 from recallkit.storage.artifacts import read_manifest
@@ -134,10 +134,10 @@ def test_gap_has_the_table_where_it_is_asked_with_bytes_and_families(comparison,
     for name in ("state_bytes", "state_ids"):
         assert by_price[name].to_list() == [manifest[name] for manifest in manifests]
     assert by_price["state_bytes"][1] < by_price["state_bytes"][2]
-    shown = look(comparison)
-    assert shown.answer == answer(by_price).replace("zoo:", "")
-    assert shown.leading == 1, "the table that was asked for is the one that is printed"
-    assert shown.terminal_tables[0].rows[0][0] == FAMILY.removeprefix("zoo:")
+    view = ComparisonView(comparison)
+    assert view.answer() == answer(by_price).replace("zoo:", "")
+    assert view.leading() == 1, "the table that was asked for is the one that is printed"
+    assert view.terminal_tables()[0].rows[0][0] == FAMILY.removeprefix("zoo:")
     ordered = comparison.tables.ordered(NAMES[::-1]).by_price
     assert ordered["model"].to_list() == [FAMILY, *NAMES[::-1]]
 

@@ -12,7 +12,7 @@ import pytest
 import recallkit
 from recallkit import attribution
 from recallkit.attribution.comparison import read_comparison
-from recallkit.attribution.view import look
+from recallkit.attribution.view import ComparisonView
 from recallkit.errors import UserError
 from recallkit.report.words import method
 from recallkit.slicing.definitions import PARTITION, SLICES, members, parse_slice, parse_slices
@@ -30,7 +30,7 @@ def test_what_is_asked_for_is_a_question_of_its_own(small_slices, tmp_path):
     tables = attribution.gap(*MODELS, small_slices, tmp_path, question=attribution.GapQuestion(slices))
     comparison = read_comparison(tmp_path, small_slices)
     assert [slice_.given for slice_ in comparison.requested] == comparison.manifest["slice"] == REQUESTED
-    assert look(comparison).json()["gap"] == tables.gap.to_dicts()
+    assert ComparisonView(comparison).json()["gap"] == tables.gap.to_dicts()
     assert "first occurrences" in method(comparison)["Recall efficiency"]
     with pytest.raises(UserError, match="--force"):
         attribution.gap(*MODELS, small_slices, tmp_path)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from recallkit.attribution.charts import figures
-from recallkit.attribution.view import look, shown_tables
+from recallkit.attribution.view import ComparisonView
 from recallkit.display import console
 from tests.attribution.corpus import Model, compared
 from tests.planted import COUNTS
@@ -64,7 +64,7 @@ def said(monkeypatch, capsys):
     def read(comparison, columns=400):
         monkeypatch.setenv("COLUMNS", str(columns))
         console.terminal.cache_clear()
-        look(comparison).print(full=True)
+        ComparisonView(comparison).print(full=True)
         console.terminal.cache_clear()
         return capsys.readouterr().out
 
@@ -85,7 +85,7 @@ def test_the_first_table_has_the_figures_of_its_rows(tmp_path):
         {"m": HALF, "n": Model(), "o": EQUAL},
         num_bytes=[["ALL", 1000, 100], ["books", 500, 50]],
     )
-    shown = shown_tables(comparison.tables, comparison.manifest)
+    shown = ComparisonView(comparison).display_tables
     totals = comparison.totals
     rows = [[totals[model, name] for name in ("all", "ar_hit", "other")] for model in "mno"]
     of_models = [[model, *(f"{row['ppl_model']:.2f}" for row in of)] for model, of in zip("mno", rows, strict=True)]
@@ -114,16 +114,17 @@ def test_the_first_table_has_the_figures_of_its_rows(tmp_path):
     assert [row[2:] for row in shown["control"].rows[1:]] == [["–", "–"], ["–", "–"]], "a gap of zero, one that may be"
     assert set(shown["by_partition"].rows[3][1:]) == {"–"}
     assert list(shown) == ["gap", "thresholds", "control", "by_source", "by_partition"]
-    in_bits = shown_tables(comparison.tables, {**comparison.manifest, "inexact": {"m": {"all": 0.1}}})["gap"]
+    inexact = replace(comparison, manifest={**comparison.manifest, "inexact": {"m": {"all": 0.1}}})
+    in_bits = ComparisonView(inexact).display_tables["gap"]
     assert in_bits.title.startswith("Bits per byte")
     assert in_bits.rows[1][1:4] == [f"{row['bpb_model']:.3f}" for row in rows[0]]
 
 
-def test_further_tables_have_the_figures_of_their_rows(tmp_path):
+def test_further_tables_have_the_figures_of_their_rows(tmp_path, monkeypatch):
     causal = {"points": 0.2, "points_ci_low": 0.1, "points_ci_high": 0.3}
     retained = {"retained": 0.5, "retained_ci_low": 0.4, "retained_ci_high": 0.6}
     comparison = compared(tmp_path, {"m": HALF, "n": AHEAD, "o": EQUAL}, documents=41, slices=["far=distance > 1"])
-    shown = shown_tables(comparison.tables, comparison.manifest, {"ref": causal, "m": causal | retained})
+    shown = ComparisonView(comparison, {"ref": causal, "m": causal | retained}).display_tables
     assert shown["causal"].rows == [
         ["ref", "40.0 (40.0 to 40.0)", "20.0 (10.0 to 30.0)", "reference", "reference"],
         ["m", "10.0 (10.0 to 10.0)", "20.0 (10.0 to 30.0)", "25 (25 to 25)", "50 (40 to 60)"],
@@ -143,8 +144,10 @@ def test_further_tables_have_the_figures_of_their_rows(tmp_path):
         ["m", "25 / 50", "25 / 50"],
         ["n", "175 / 50", "175 / 50"],
     ]
-    fewer = shown_tables(comparison.tables, comparison.manifest, most_sources=1)["by_source"]
+    monkeypatch.setattr("recallkit.attribution.view._MOST_SOURCES", 1)
+    fewer = ComparisonView(comparison).display_tables["by_source"]
     assert len(fewer.headers) == 2
+    assert len(ComparisonView(comparison, is_page=True).display_tables["by_source"].headers) == 3
     assert "The Parquet file also has 1 smaller source." in fewer.caption
     assert [row[:3:2] for row in shown["by_slice"].rows] == [
         ["far", "m"],
@@ -219,7 +222,7 @@ def test_counts_of_other_text_are_warned_of(tmp_path, held_out, error, is_warned
         "unseen": held_out and {"share": held_out, "bigrams": 1000, "documents": 30},
     }
     comparison = compared(tmp_path, {"m": HALF}, counts=counts, unseen=unseen)
-    caption = shown_tables(comparison.tables, comparison.manifest)["gap"].caption
+    caption = ComparisonView(comparison).display_tables["gap"].caption
     assert caption.count("20.0 % of the text's bigrams are not in the counts") == 1, "said once, in the warning or before another one"
     assert ("held-out text of the counted corpus" in caption) == (held_out is not None)
     assert ("Count the models' training text." in caption) == ("another kind of text: 20.0 %" in caption) == is_warned

@@ -18,7 +18,7 @@ from recallkit.counting.table import open_counts
 from recallkit.options import TextOptions
 from recallkit.slicing.labels import summarise_slices
 from recallkit.slicing.run import slice_text
-from recallkit.slicing.view import look
+from recallkit.slicing.view import SlicesView
 from recallkit.storage import artifacts
 from recallkit.text.open_text import OpenText
 from recallkit.text.records import Position
@@ -168,7 +168,7 @@ def test_text_of_another_kind_is_warned_of_and_held_out_text_of_the_same_is_not(
             seq_len=256,
         )
         manifest = artifacts.read_manifest(out / "tokens.parquet")
-        found = look(out, manifest, summarise_slices(out / "tokens.parquet")).json()
+        found = SlicesView(out, manifest, summarise_slices(out / "tokens.parquet")).json()
         assert ("of another kind of text" in (found["warning"] or "")) == (counted != kind), (
             counted,
             found["by_source"][0],

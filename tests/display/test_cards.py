@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from recallkit.display.cards import write_cards
-from recallkit.display.exports import Look, Measured
+from recallkit.display.views import Measured, ResultView
 
 
 def read(path: Path) -> tuple[str, dict[tuple[str, str, str], float], str]:
@@ -55,8 +55,14 @@ def test_cards_of_a_comparison(run, few_slices, tmp_path):
 
 def test_a_card_has_no_name_that_turns_text_around(tmp_path):
     measured = Measured("a\u202eb", "perplexity", "Perplexity", 1.5, "text\u2066\x1b.jsonl")
-    look = Look(tmp_path, "gap", {}, {}, lambda _: [], answer="", measured=[measured])
-    [path] = write_cards(look)
+
+    class View(ResultView):
+        kind, display_tables = "gap", {}
+
+        def measured(self):
+            return [measured]
+
+    [path] = write_cards(View(tmp_path, {}))
     text = path.read_text(encoding="utf-8")
     assert read(path)[0] == "a\\x202eb"
     assert all(character.isprintable() for character in text.replace("\n", "")), ascii(text)

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from recallkit import attribution, published
-from recallkit.attribution.view import shown_tables
+from recallkit.attribution.comparison import read_comparison
+from recallkit.attribution.view import ComparisonView
 from recallkit.display.cells import Struck
 from recallkit.display.figure_files import save_figures
 from recallkit.display.tables import Table
 from recallkit.models.spec import list_models
 from recallkit.papers.view import published_tables
 from recallkit.slicing.definitions import parse_slices
-from recallkit.storage import artifacts
 from tests.display.test_charts import figure
 from tests.display.test_tables import HOSTILE
 
@@ -51,12 +51,10 @@ def tables(small_slices, tmp_path_factory) -> dict[str, Table]:
     names = [name.rpartition("/")[2].partition(":")[0] for name in LONG]
     specs = list_models([f"{name}={control}" for name, control in zip(names, CONTROLS, strict=True)])
     out = folder / "gap"
-    compared = attribution.gap(
-        specs[0], specs[1:], small_slices, out, question=attribution.GapQuestion(parse_slices(["far=distance > 8", "all"]))
-    )
+    attribution.gap(specs[0], specs[1:], small_slices, out, question=attribution.GapQuestion(parse_slices(["far=distance > 8", "all"])))
     ends = {f"{name}_ci_{end}": 0.1 for name in ("points", "retained") for end in ("low", "high")}
     causal = {name: {"points": 0.1, "retained": 0.1, **ends} for name in names}
-    shown = shown_tables(compared, artifacts.read_manifest(out / "gap.parquet"), causal)
+    shown = ComparisonView(read_comparison(out), causal).display_tables
     assert "causal" in shown
     printed = {f"gap-{name}": table for name, table in shown.items()}
     printed |= {f"zoology-4-{name}": table for name, table in published_tables(published("zoology:4")).items()}

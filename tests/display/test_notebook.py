@@ -15,9 +15,8 @@ from recallkit.display.cells import Struck
 from recallkit.display.tables import Table
 from recallkit.errors import printable
 from recallkit.profiling.tables import ProfileTables
-from recallkit.profiling.view import profile_tables
+from recallkit.profiling.view import ProfileView
 from recallkit.report.markup import tables_html
-from recallkit.storage import artifacts
 
 EVIL = "<script>alert('1')</script>&\"<b>"
 
@@ -54,7 +53,7 @@ def profiled(few_slices, folder) -> ProfileTables:
 def test_a_result_shows_the_tables_that_the_command_exports(profiled, folder):
     html = profiled._repr_html_()
     found = Cells(html)
-    tables = profile_tables(profiled, artifacts.read_manifest(folder / "profile.parquet"))
+    tables = ProfileView(folder, profiled).display_tables
     assert [cell.strip() for cell in found.cells] == [
         printable(cell) for table in tables.values() for row in (table.headers, *table.rows) for cell in row
     ]

@@ -17,7 +17,7 @@ from recallkit.errors import UserError
 from recallkit.intervening import InterventionOptions, finished_intervention, intervene
 from recallkit.intervening.changes import CHANGES
 from recallkit.intervening.tables import MEASURES, InterveneTables
-from recallkit.intervening.view import look
+from recallkit.intervening.view import InterventionView
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.models.spec import list_models
 from recallkit.scoring import ScoringOptions
@@ -391,11 +391,11 @@ def test_the_command_prints_exports_and_draws(slices, control, run, tmp_path):
     assert "every second id of each match is swapped" in said
     [folder] = [path.parent for path in slices.glob("intervene/*/retained.csv")]
     assert (folder / "lost_ar_hit.tex").is_file()
-    seen = look(folder, control)
+    seen = InterventionView(folder, control)
     drawn = {figure.name: svg(figure) for figure in seen.figures()}
     assert "control:bigram" in drawn["causal_by_distance"]
     assert seen.json()["intervene"][0]["recall"] == control.intervene["recall"][0]
-    assert seen.command.startswith(
+    assert seen.command().startswith(
         "recallkit intervene control:recall control:bigram --slices DIR --slice ar_hit --slice repeated_frequent "
     )
     recallkit.write_report(folder, out=tmp_path / "page.html")

@@ -10,7 +10,7 @@ import pytest
 
 import recallkit
 from recallkit.intervening.tables import InterveneTables
-from recallkit.intervening.view import answer, causal_recall, look
+from recallkit.intervening.view import InterventionView, answer, causal_recall
 from tests.known_truth import PATH
 
 REFERENCE = "bigram_cache"
@@ -54,11 +54,11 @@ def test_the_same_model_retains_all_though_its_gap_has_no_shares(known):
     twin = causal_recall(tables)["twin"]
     assert [twin[f"retained{end}"] for end in ("", "_ci_low", "_ci_high")] == [1, 1, 1]
     assert (twin["void"], twin["gap"]) == (True, 0)
-    seen = look(folder, tables)
-    assert "twin: no meaningful share of the gap: no gap overall" in seen.lines
-    assert "no share is meaningful for twin" in seen.answer
-    assert "is not shown to exceed 0.1 points" not in seen.answer
-    assert f"no significant recall: {', '.join(NOT_RECALLING[:4])} and 1 more" in seen.answer
+    seen = InterventionView(folder, tables)
+    assert "twin: no meaningful share of the gap: no gap overall" in seen.notes()
+    assert "no share is meaningful for twin" in seen.answer()
+    assert "is not shown to exceed 0.1 points" not in seen.answer()
+    assert f"no significant recall: {', '.join(NOT_RECALLING[:4])} and 1 more" in seen.answer()
 
 
 def test_what_a_model_retains_does_not_depend_on_the_others(known, sliced, tmp_path):

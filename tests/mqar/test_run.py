@@ -14,7 +14,7 @@ import pytest
 from recallkit.errors import UserError
 from recallkit.mqar.run import MqarModel, evaluate_mqar, files_of, plan_mqar, task_of, with_usual_size
 from recallkit.mqar.sequences import make_sequences, vocabulary_of
-from recallkit.mqar.view import answer, shown_mqar
+from recallkit.mqar.view import answer, mqar_tables
 from recallkit.options import MqarOptions
 from recallkit.text.tokenizers import load_tokenizer
 
@@ -123,7 +123,7 @@ def test_each_task_is_answered_by_what_it_asks_for(home, own, tmp_path):
         rows = tables.mqar.to_dicts()
         assert [row["accuracy"] for row in rows] == pytest.approx(expected, abs=0.1 if "random" in task else 0)
         assert [(row["task"], row["power"], row["ar_tokens"]) for row in rows] == [(task, 0.01, 320)] * 2
-    printed = [cell for table in shown_mqar(tables).values() for cell in (table.title, table.caption or "")]
+    printed = [cell for table in mqar_tables(tables).values() for cell in (table.title, table.caption or "")]
     assert "mqar,filler=random: values recalled, in %, by number of pairs" in printed
     assert answer(tables).startswith("In mqar,filler=random, with 8 pairs in 64 ids, ")
 

@@ -9,7 +9,7 @@ import recallkit
 from recallkit.mqar.run import evaluate_mqar, task_of
 from recallkit.mqar.sequences import make_sequences, vocabulary_of
 from recallkit.mqar.tables import MqarTables
-from recallkit.mqar.view import answer, look, shown_mqar
+from recallkit.mqar.view import MqarView, answer, mqar_tables
 from recallkit.options import MqarOptions
 from recallkit.text.tokenizers import load_tokenizer
 from tests.known_truth import PATH
@@ -80,7 +80,7 @@ def test_the_guess_is_what_a_model_that_guesses_gets(home, tmp_path, task, lengt
     assert row["guess"] == pytest.approx(guess or row["guess"], abs=1e-9)
     assert row["accuracy_low"] < row["guess"] < row["accuracy_high"]
     assert "is not shown to do better than guessing" in answer(tables)
-    assert f"{100 * row['guess']:.1f}" == shown_mqar(tables)["accuracy"].rows[-1][1]
+    assert f"{100 * row['guess']:.1f}" == mqar_tables(tables)["accuracy"].rows[-1][1]
 
 
 def made(accuracy: float, low: float | None, difference: float = 0.0, ends: tuple[float | None, float | None] = (None, None)) -> MqarTables:
@@ -111,7 +111,7 @@ def made(accuracy: float, low: float | None, difference: float = 0.0, ends: tupl
 def test_a_guess_stands_beside_what_is_recalled(accuracy, low, said):
     guess = "guessing among the values read so far gives 25.0 %"
     assert answer(made(accuracy, low)).startswith(f"With 4 pairs in 64 ids, r {said}{guess}; m ")
-    table = shown_mqar(made(accuracy, low))["accuracy"]
+    table = mqar_tables(made(accuracy, low))["accuracy"]
     assert table.rows[-1] == ["a guess among them", "25.0"]
     assert ", query positions by a power law (0.01). Last row" in table.caption
 
@@ -134,4 +134,4 @@ def test_curves_of_models_that_recall_nothing_are_at_the_bottom(home, tmp_path):
     known = {"seq_len": 64, "samples": 9, "counts": recallkit.zoo_counts(), "batch_tokens": 1024}
     tables = recallkit.eval_mqar(bigram, out=tmp_path, pairs=[4, 12], **known)
     assert tables.mqar["accuracy"].max() == 0
-    assert look(next(tmp_path.glob("**/mqar.parquet")).parent, tables).printed[0].rows[0][-1] == "▁▁"
+    assert MqarView(tmp_path, tables).terminal_tables()[0].rows[0][-1] == "▁▁"

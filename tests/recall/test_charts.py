@@ -11,9 +11,9 @@ import pytest
 
 from recallkit.display.cells import span
 from recallkit.display.charts import PAPER
-from recallkit.display.exports import Look
 from recallkit.recall.charts import figures
 from recallkit.recall.tables import RecallTables
+from recallkit.recall.view import RecallView
 from tests.display.drawings import data, marks, svg
 
 MODELS, TASKS = ["zoo:attention", "a.b[c]", "<script>"], ["fda", "swde"]
@@ -92,11 +92,11 @@ def test_a_heat_map_has_a_cell_for_each_length_and_depth(tables):
 
 def test_of_some_models_there_are_the_same_figures_with_only_these(tables):
     known = replace(tables, by_distance=tables.by_distance.clear())
-    look = Look(Path("evals"), "recall", known, {}, figures, "", {}, "")
+    view = RecallView(Path("evals"), known)
     some = [MODELS[0], MODELS[2]]
-    drawn, every = look.figures(some), look.figures()
+    drawn, every = view.figures(some), view.figures()
     assert [figure.name for figure in drawn] == [figure.name for figure in every] != []
     for few, many in zip(drawn, every, strict=True):
         assert few.models == some
         assert data(few) == [row for row in data(many) if row["model"] != MODELS[1]] != data(many)
-    assert look.figures(["another"]) == []
+    assert view.figures(["another"]) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -10,12 +11,11 @@ import pytest
 from recallkit.display import console
 from recallkit.recall.tables import RecallTables
 from recallkit.recall.view import (
+    RecallView,
     accuracy_table,
     answer,
     answers_table,
-    command,
     curves_table,
-    printed_tables,
     recall_tables,
 )
 
@@ -56,7 +56,7 @@ def test_many_tasks_are_printed_three_abreast(capsys):
     counts = {name: pl.lit(0) for name in ("truncated", "answer_cut", "absent", "multiline", "empty")}
     recall = tables.recall.with_columns(**counts, f1=0.5, prompt=pl.lit("once"), cut=pl.lit("left"))
     tables = dataclasses.replace(tables, recall=recall)
-    console.print_tables(printed_tables(tables))
+    console.print_tables(RecallView(Path("evals"), tables).terminal_tables())
     lines = capsys.readouterr().out.splitlines()
     heads = [line.split()[1:] for line in lines if line.strip().startswith("model") and "100" not in line]
     assert heads[1:4] == [["swde", "fda"], ["squad", "nq_512", "nq_1024"], ["nq_2048", "triviaqa", "drop"]]
@@ -118,6 +118,10 @@ def test_the_answer_and_the_command_of_an_evaluation():
     rows = {task: {"origin": f"/data/me/{task}.jsonl", "digest": "d"} for task in ("swde", "fda")}
     hub = {**rows, "swde": {"origin": "hub:hazyresearch/based-swde-v2", "digest": "d"}}
     asked = "recallkit eval-recall attention mamba --tasks swde,fda"
+
+    def command(tables, manifest):
+        return RecallView(Path("evals"), tables, manifest).command()
+
     assert command(tables, {"rows": rows}) == f"{asked} --data DATA -o DIR"
     assert command(tables, {"rows": hub, "limit": 40, "contexts": {"mamba": 512}}) == (
         "recallkit eval-recall attention mamba,context=512 --tasks swde,fda --data fda.jsonl --limit 40 -o DIR"

@@ -11,10 +11,10 @@ import pytest
 from recallkit.errors import UserError
 from recallkit.mqar.run import evaluate_mqar
 from recallkit.mqar.tables import MqarTables
-from recallkit.mqar.view import shown_mqar
+from recallkit.mqar.view import mqar_tables
 from recallkit.options import MqarOptions
 from recallkit.profiling.run import profile_slices
-from recallkit.profiling.view import profile_tables
+from recallkit.profiling.view import ProfileView
 from recallkit.recall.tables import compare_recall, write_documents
 from recallkit.recall.view import recall_tables
 from recallkit.report.write import ReportOptions, write_report
@@ -43,7 +43,11 @@ def evaluations(words, tmp_path_factory):
     mqar, _ = evaluate_mqar([REFERENCE, MODELS[0]], [4, 8], folder / "mqar", MqarOptions(seq_len=64, samples=12, batch_tokens=1024))
     profile = profile_slices(words, folder / "profile")
     facts = artifacts.read_manifest(folder / "profile" / "profile.parquet")
-    return folder, [*recall_tables(recall).values(), *shown_mqar(mqar).values(), *profile_tables(profile, facts).values()]
+    return folder, [
+        *recall_tables(recall).values(),
+        *mqar_tables(mqar).values(),
+        *ProfileView(folder, profile, facts).display_tables.values(),
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from recallkit.display import console
 from recallkit.slicing.labels import summarise_slices
-from recallkit.slicing.view import look, slices_table
+from recallkit.slicing.view import SlicesView, slices_table
 from recallkit.storage import artifacts
 
 
@@ -40,7 +40,7 @@ def test_slices_are_printed_within_80_columns(small_slices, monkeypatch, capsys)
     console.terminal.cache_clear()
     path = small_slices / "tokens.parquet"
     packs = [Path("own"), Path("changed")]
-    look(small_slices, artifacts.read_manifest(path), summarise_slices(path), packs).print()
+    SlicesView(small_slices, artifacts.read_manifest(path), summarise_slices(path), packs).print()
     console.terminal.cache_clear()
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"Tables (Parquet): {small_slices}"

@@ -14,7 +14,7 @@ from recallkit.errors import UserError
 from recallkit.models import zoo
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.language_model import LanguageModel
-from recallkit.tracking.view import look
+from recallkit.tracking.view import TrackView
 
 
 def metrics_of(row):
@@ -54,7 +54,7 @@ def test_rows_are_those_of_the_same_weights_in_files(model, few_slices, tmp_path
         assert (mine["ar_gap"], mine["retained"]) == (None, None)
         assert logged == metrics_of(mine)
     assert pl.read_parquet(tmp_path / "live" / "track.parquet")["step"].to_list() == [0, 5]
-    assert look(tmp_path / "live").command == "", "no command makes what a running program was"
+    assert TrackView(tmp_path / "live").command() == "", "no command makes what a running program was"
 
 
 class Draws(LanguageModel):

@@ -6,7 +6,7 @@ import pytest
 
 from recallkit.storage.schemas import LAYOUTS, frame_of
 from recallkit.tracking.tables import TrackTables
-from recallkit.tracking.view import answer, shown_track, track_figures
+from recallkit.tracking.view import answer, track_figures, track_tables
 from tests.display.drawings import data, svg, texts
 
 FIGURES = {"ar_nll": 6.0, "first_nll": 7.0, "other_nll": 4.0, "gain": 0.3}
@@ -59,7 +59,7 @@ def test_what_is_retained_is_told_and_shown_where_there_is_a_reference():
         "30.0 points (20.0 to 40.0), 50 % of ref's."
     )
     assert answer(both[1]).endswith("30.0 points (20.0 to 40.0).")
-    tables = [shown_track(tables)["track"] for tables in both]
+    tables = [track_tables(tables)["track"] for tables in both]
     assert tables[0].rows[-2:] == [
         ["10", "6.00", "7.00", "4.00", "30.0 (20.0 to 40.0)", "50 (40 to 60)"],
         ["ref", "6.00", "7.00", "4.00", "60.0 (20.0 to 40.0)", "–"],

@@ -13,7 +13,7 @@ from recallkit.options import SweepOptions
 from recallkit.training.runs import runs_of
 from recallkit.training.sweep import plan_sweep
 from recallkit.training.tables import make_tables
-from recallkit.training.view import answer, command, shown_tradeoff, tradeoff_figures
+from recallkit.training.view import SweepView, answer, tradeoff_figures, tradeoff_tables
 from tests.display.drawings import marks, svg, texts
 
 
@@ -42,7 +42,7 @@ def test_the_best_rate_counts_and_an_edge_is_said():
     rows = tables.tradeoff.to_dicts()
     assert [(row["learning_rate"], row["loss_nats"], row["at_edge"]) for row in rows] == [(0.1, 1.5, True), (0.01, 0.1, False)]
     assert tables.by_rate["best"].to_list() == [False, False, True, False, True, False]
-    shown = shown_tradeoff(tables)
+    shown = tradeoff_tables(tables)
     assert [row[-2] for row in shown["tradeoff"].rows] == ["0.1*", "0.01"]
     assert shown["pairs"].headers[2:] == ["2", "4"]
     assert shown["pairs"].rows[1][2:] == ["30.0 %", "90.0 %"], "12 of 40, and 9 of 10"
@@ -52,7 +52,7 @@ def test_accuracy_by_distance_is_by_test_in_the_table_and_of_all_tests_where_it_
     tables = made([(8, [(0.5, 1.0)])], rates=(1e-2,))
     found = tables.by_distance.select("pairs", "low", "high", "num_queries", "accuracy").rows()
     assert found == [(2, 2, 2, 10, 0.9), (2, 5, 8, 30, 0.1), (4, 5, 8, 10, 0.9)]
-    shown = shown_tradeoff(tables)["distance"]
+    shown = tradeoff_tables(tables)["distance"]
     assert shown.headers[2:] == ["2", "8"]
     assert shown.rows[0][2:] == ["90", "30"], "12 of 40"
     drawn = {figure.name: svg(figure) for figure in tradeoff_figures(tables)}["tradeoff_by_distance"]
@@ -84,14 +84,14 @@ def test_every_point_is_drawn_and_says_what_it_is():
 def test_one_test_has_no_table_by_pairs():
     tables = made([(8, [(0.5, 1.0)])], rates=(1e-2,), test_pairs=[4])
     assert [figure.name for figure in tradeoff_figures(tables)] == ["tradeoff", "tradeoff_by_distance"]
-    assert list(shown_tradeoff(tables)) == ["tradeoff", "distance"]
+    assert list(tradeoff_tables(tables)) == ["tradeoff", "distance"]
 
 
 def test_several_tasks_have_a_table_and_a_plot_each():
     runs = runs_of("zoology:6", "mqar", SweepOptions(mixers=["attention"], widths=[16], learning_rates=[1e-2], vocab=1024))
     found = {"parameters": 1, "state_bytes": 2, "accuracy": 0.5, "loss_nats": 1.0, "num_steps": 5}
     tables = make_tables([(run, {**found, "by_distance": [[(4, 4, 2)]]}) for run in runs])
-    assert list(shown_tradeoff(tables)) == [f"{name}-{task}" for task in (1, 2, 3, 4) for name in ("tradeoff", "distance")]
+    assert list(tradeoff_tables(tables)) == [f"{name}-{task}" for task in (1, 2, 3, 4) for name in ("tradeoff", "distance")]
     figure = tradeoff_figures(tables)[0]
     assert {f"mqar: 256 ids with {pairs} pairs" for pairs in (8, 16, 32, 64)} <= set(texts(svg(figure)))
 
@@ -122,11 +122,15 @@ def test_the_command_has_what_is_not_the_presets(tmp_path):
     kept = plan_sweep("cpu", "mqar", SweepOptions(**choices), tmp_path).choices
     told = "recallkit train --task mqar --preset cpu --seq-len 64 --learning-rates 0.001,0.01 --mixers attention,linear_attention "
     told += "--mixer-options feature_dim=4,8 --test-seq-len 512 --steps 50 -o DIR"
-    assert command({"task": "mqar", "options": {"preset": "cpu"}, "choices": kept}) == told
+    assert swept(tmp_path, kept) == told
     parsed = get_command(app).get_command(None, "train").make_context("train", shlex.split(told)[2:]).params
     assert (parsed["seq_len"], parsed["test_seq_len"], parsed["learning_rates"]) == (64, 512, [0.001, 0.01])
     assert parsed["mixer_options"] == ["feature_dim=4", "8"]
-    assert (
-        command({"task": "mqar", "options": {"preset": "cpu"}, "choices": plan_sweep("cpu", "mqar", SweepOptions(), tmp_path).choices})
-        == "recallkit train --task mqar --preset cpu -o DIR"
-    )
+    usual = plan_sweep("cpu", "mqar", SweepOptions(), tmp_path).choices
+    assert swept(tmp_path, usual) == "recallkit train --task mqar --preset cpu -o DIR"
+
+
+def swept(folder, choices):
+    """The command that makes a sweep with these choices again."""
+    manifest = {"task": "mqar", "options": {"preset": "cpu"}, "choices": choices}
+    return SweepView(folder, {}, manifest).command()

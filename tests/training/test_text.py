@@ -18,7 +18,7 @@ import recallkit
 from recallkit import cli
 from recallkit.errors import UserError
 from recallkit.training.loop import Trainer
-from recallkit.training.view import look_at_training
+from recallkit.training.view import TrainingView
 
 TOML = """
 [model]
@@ -243,7 +243,7 @@ def test_the_command_that_is_shown_trains_the_same_model_again(home, model, text
         tables = recallkit.train(named, text, tokens=1024, seq_len=256, device="cpu", out=out, **given)
         words = [
             text if word == "TEXT" else tmp_path / "again" if word == "DIR" else word
-            for word in shlex.split(look_at_training(out, tables).command)[1:]
+            for word in shlex.split(TrainingView(out, tables).command())[1:]
         ]
         with pytest.raises(SystemExit) as ended:
             cli.run([*map(str, words), "--device", "cpu", "--force"])
