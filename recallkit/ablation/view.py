@@ -10,7 +10,6 @@ from recallkit.ablation.tables import LEAST, AblationTables
 from recallkit.display import cells
 from recallkit.display.cells import figure, or_dash, percent, resampled, some_of, too_few
 from recallkit.display.charts import TIP, WIDTH, Figure, column, labels, layer, plot, shorten
-from recallkit.display.exports import command_line
 from recallkit.display.tables import Table
 from recallkit.display.views import ResultView
 from recallkit.measure.shares import LEAST_GAIN
@@ -59,13 +58,6 @@ class AblationView(ResultView):
             "Ablation": f"{_what_is_replaced(self.manifest)}; the text is read again, nothing is trained",
             "95 % intervals": resampled(self.tables.mixers.row(0, named=True), which=" with AR hits"),
         }
-
-    def command(self) -> str:
-        """The command that makes it again."""
-        options = self.manifest["options"]
-        more = {name: options[name] for name in ("heads", "budget", "by", "clean")}
-        more["cluster"] = None if options["cluster"] == "document" else options["cluster"]
-        return command_line("ablate", self.manifest["model"], slices="DIR", mixers=options["mixers"], **more)
 
 
 def _what_is_replaced(manifest: Mapping[str, Any]) -> str:

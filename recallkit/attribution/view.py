@@ -22,7 +22,7 @@ from recallkit.display.cells import (
     shares_of_leads,
     some_of,
 )
-from recallkit.display.exports import MOST_NAMED, bare
+from recallkit.display.exports import bare
 from recallkit.display.tables import Table
 from recallkit.display.views import Measured, ResultView
 from recallkit.measure.ratio import MIN_CLUSTERS
@@ -47,6 +47,8 @@ _MOST_AS_TYPED = 10
 """Models that are shown in the order in which they were typed; more are ranked by perplexity, as on a page."""
 _MOST_SOURCES = 5
 """Sources in the table by source of a terminal; the Parquet file and pages contain all."""
+_MOST_TEXTS = 4
+"""Files of the text that a model card names."""
 _ON_REQUEST = ("by_price", "gap", "by_slice", "context_gain", "by_context", "divergence", "by_placebo")
 """The first table, and those that there are only where somebody asked for what is in them."""
 _SLASH = "Before the slash: recall gain in % of the reference's. –: unknown, or not meaningful."
@@ -97,7 +99,7 @@ class ComparisonView(ResultView):
         return list(self._measured())
 
     def _measured(self) -> Iterator[Measured]:
-        text = ", ".join(bare(name) for name in (self.labels.get("names") or ["text"])[:MOST_NAMED])
+        text = ", ".join(bare(name) for name in (self.labels.get("names") or ["text"])[:_MOST_TEXTS])
         hit, sides = self.comparison.hit, [("reference", self.models[0]), *(("model", model) for model in self.models)]
         for side, model in sides:
             every, hits = self._total(model, "all"), self._total(model, "ar_hit")

@@ -57,8 +57,8 @@ def _card(view: ResultView, model: str, measured: Sequence[Measured]) -> str:
         "\n".join(figures),
         *printed,
         "\n".join([*facts, *notes]),
-        f"Measured with recallkit {VERSION}{':' if view.command() else '.'}",
-        f"    {printable(view.command())}" if view.command() else "",
+        f"Measured with recallkit {VERSION}{':' if view.command else '.'}",
+        f"    {printable(view.command)}" if view.command else "",
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 

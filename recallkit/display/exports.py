@@ -8,14 +8,12 @@ Parquet is always written; these formats contain the same figures. Names come fr
   of Python (`\\n`, `\\x1b`, `\\u202e`), and a backslash as two. A name is what remains without one apostrophe at the beginning, unescaped.
 - JSON has them escaped, as its syntax allows; Markdown and LaTeX are one printable line for each name.
 
-The command that makes a result again is made from what its manifest says: without folders, which would tell of the machine.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import shlex
 import unicodedata
 from collections.abc import Mapping
 from pathlib import PurePath
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     from recallkit.display.tables import Table
-
-    Value = str | int | float | None | Sequence[str | int | float]
 
 
 FORMATS = ("csv", "json", "md", "tex", "card")
@@ -123,28 +119,6 @@ def _json(name: str, frame: pl.DataFrame) -> str:
     """One row per line."""
     lines = ",\n".join(console.json_text(row) for row in frame.iter_rows(named=True))
     return f'{{"made_by": "recallkit", "table": {json.dumps(name)}, "rows": [\n{lines}\n]}}\n'
-
-
-MOST_NAMED = 4
-"""Files of a text that a command names; more are `TEXT...`."""
-
-
-def command_line(name: str, /, *words: str, **options: Value) -> str:
-    """`recallkit mqar zoo:attention zoo:hyena --pairs 4,8 --seq-len 256 -o DIR`.
-
-    An option of one letter has one dash. Those that are None, False or empty are left out; True is an option without a value, a list
-    is joined with commas, and a tuple repeats the option.
-    """
-    parts = ["recallkit", name, *map(shlex.quote, words)]
-    for key, value in options.items():
-        flag = f"-{key}" if len(key) == 1 else f"--{key.replace('_', '-')}"
-        if value is True:
-            parts.append(flag)
-        elif value is not None and value is not False and value not in ("", [], ()):
-            joined = [",".join(map(str, value))] if isinstance(value, list) else value
-            values = joined if isinstance(joined, list | tuple) else [joined]
-            parts += [f"{flag} {shlex.quote(str(each))}" for each in values]
-    return " ".join(parts)
 
 
 def bare(name: str) -> str:

@@ -97,10 +97,6 @@ class ResultView:
         """How it was measured, by name."""
         return {}
 
-    def command(self) -> str:
-        """The command that makes it again, if there is one."""
-        return ""
-
     def files(self) -> Sequence[str]:
         """What a page reads besides its tables."""
         return ()
@@ -110,6 +106,16 @@ class ResultView:
         return ()
 
     # ------------------------------------------------------------------------------- the same for all kinds
+
+    @property
+    def command(self) -> str:
+        """The command that was typed to make it; empty if a program did."""
+        return (self.timings or {}).get("command") or ""
+
+    @property
+    def timings(self) -> dict[str, Any] | None:
+        """How long it took, where and when, if that is known."""
+        return read_timings(self.folder / MANIFEST, kind=self.kind)
 
     @property
     def frames(self) -> dict[str, pl.DataFrame]:
@@ -147,5 +153,4 @@ class ResultView:
     def json(self) -> dict[str, Any]:
         """Facts of its run, the tables row by row, how long it took."""
         rows = {name: frame.to_dicts() for name, frame in self.frames.items()}
-        timings = read_timings(self.folder / MANIFEST, kind=self.kind)
-        return {"path": str(self.folder), **self.facts(), **rows, "timings": timings}
+        return {"path": str(self.folder), **self.facts(), **rows, "timings": self.timings}

@@ -17,7 +17,6 @@ from recallkit.display.cells import (
     shares_of_leads,
     some_of,
 )
-from recallkit.display.exports import command_line
 from recallkit.display.tables import Table
 from recallkit.display.views import ResultView
 from recallkit.intervening.charts import intervene_figures
@@ -80,12 +79,6 @@ class InterventionView(ResultView):
             "Changes": _changes(self.manifest),
             "95 % intervals": resampled(self.tables.intervene.row(0, named=True), "document", "document"),
         }
-
-    def command(self) -> str:
-        """The command that makes it again."""
-        options = self.manifest["options"]
-        usual = {name: options[name] for name in ("samples", "design", "changes", "seed")}
-        return command_line("intervene", *self.manifest["models"], slices="DIR", slice=tuple(options["slices"]), **usual)
 
     def _void_notes(self) -> list[str]:
         """A line for all models whose shares mean nothing for the same reason."""

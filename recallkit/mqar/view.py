@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display.cells import abbreviate, counted, difference_phrase, interval_phrase, nearest_and_farthest, percent, sparkline
-from recallkit.display.exports import bare, command_line
+from recallkit.display.exports import bare
 from recallkit.display.tables import Table
 from recallkit.display.views import ResultView
 from recallkit.mqar.charts import mqar_figures
@@ -73,19 +73,6 @@ class MqarView(ResultView):
             "Intervals": "95 %, with sequences as units; differences are paired over the same sequences",
         }
 
-    def command(self) -> str:
-        """The command that makes it again."""
-        manifest = self.manifest
-        return command_line(
-            "mqar",
-            *manifest["models"],
-            seq_len=manifest["length"],
-            **{name: manifest[name] for name in ("pairs", "power", "seed")},
-            task=None if manifest["task"] == "mqar" else bare(manifest["task"]),
-            samples=manifest["num_samples"],
-            o="DIR",
-        )
-
 
 def answer(tables: MqarTables) -> str:
     """How much the first model recalls with the most pairs, and the others beside it."""
@@ -149,8 +136,9 @@ def _tables(rows: Sequence[Row], pairs: Sequence[int]) -> dict[str, Table]:
     accuracies = [line(model, model, lambda row: _percent(row["accuracy"])) for model in models]
     perplexities = []
     for model in models:
-        values, filler = (line(kind, model, lambda row, kind=kind: _ppl(row[f"{kind}_ppl"])) for kind in ("ar", "filler"))
-        perplexities += [[model, "values", *values[1:]], ["", *filler]]
+        for name, label, kind in ((model, "values", "ar"), ("", "filler", "filler")):
+            ppls = [_ppl(known[model, number][f"{kind}_ppl"]) for number in pairs]
+            perplexities.append([name, label, *ppls])
     return {
         "accuracy": Table(
             f"{_title(first)}: values recalled, in %, by number of pairs",

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display.cells import DASH, figure, resampled, sparkline
-from recallkit.display.exports import MOST_NAMED, bare, command_line
+from recallkit.display.exports import bare
 from recallkit.display.tables import Table
 from recallkit.display.views import ResultView
 from recallkit.measure.ratio import MIN_CLUSTERS
@@ -82,20 +82,6 @@ class ProfileView(ResultView):
             "Bigrams": _what_repeats(manifest),
             "95 % intervals": _what_is_resampled(self.tables.profile.row(0, named=True)),
         }
-
-    def command(self) -> str:
-        """The command that makes it again."""
-        manifest = self.manifest
-        names = [bare(name) for name in manifest["names"]]
-        words = manifest["stop_words"]["name"]
-        options = {
-            "tokenizer": bare(manifest["tokenizer"]["name"]),
-            "counts": manifest["counts"] and bare(manifest["counts"]["path"]),
-            "max_count": manifest["max_count"],
-            **{name: manifest[name] for name in ("seq_len", "boundary", "limit_tokens", "x_min")},
-            "stop_words": {"ours": None, "file": "FILE"}.get(words, words),
-        }
-        return command_line("profile", *(names if 0 < len(names) <= MOST_NAMED else ["TEXT..."]), **options, o="DIR")
 
 
 _BIGRAMS = """

@@ -18,14 +18,13 @@ from recallkit.display.cells import (
     powers_of_two,
     sparkline,
 )
-from recallkit.display.exports import bare, command_line
+from recallkit.display.exports import bare
 from recallkit.display.tables import Table
 from recallkit.display.views import Measured, ResultView
 from recallkit.recall.charts import figures
 from recallkit.recall.prompts import GENERATED_TOKENS
 from recallkit.recall.tables import RecallTables, direction
-from recallkit.recall.tasks import NEEDLE_OPTIONS, NEEDLE_TASKS, OWN, QUESTION_TASKS, SUFFIXES
-from recallkit.text.readers import suffix_of
+from recallkit.recall.tasks import NEEDLE_TASKS, OWN, QUESTION_TASKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -74,7 +73,7 @@ class RecallView(ResultView):
     def terminal_tables(self) -> list[Table]:
         """Those of all tasks in parts of few, and the curves."""
         few = list(_of_few_tasks(self.tables))
-        tables = []
+        tables: list[Table] = []
         for name, table in self.display_tables.items():
             tables += map(accuracy_table, few) if name == "recall" else [table]
         curves = [table for table in map(curves_table, few) if table is not None]
@@ -122,32 +121,6 @@ class RecallView(ResultView):
             "Right": f"{right}; {_variation(rows[models[0], tasks[0]])}",
             "Intervals": "95 %, with documents as units; differences are paired over the same prompts",
         }
-
-    def command(self) -> str:
-        """The command that makes it again."""
-        rows, models, tasks = _cells(self.tables)
-        manifest, first = self.manifest, rows[models[0], tasks[0]]
-        origins = [manifest["rows"][task]["origin"] for task in tasks if task in manifest.get("rows", {})]
-        files = [bare(origin) for origin in origins if suffix_of(origin, SUFFIXES) is not None]
-        data = manifest.get("haystack")
-        if files:
-            data = files[0] if len(files) == 1 else "DATA"
-        usual = {"version": 1, "prompt": "standard", "cut": "left"}
-        unusual = {name: None if first[name] == value else first[name] for name, value in usual.items()}
-        contexts = manifest.get("contexts", {})
-        return command_line(
-            "eval-recall",
-            *(f"{model},context={contexts[model]}" if model in contexts else model for model in models),
-            tasks=list(tasks),
-            data=data,
-            limit=manifest.get("limit"),
-            **{name: manifest.get(name) for name in NEEDLE_OPTIONS},
-            task_version=unusual["version"],
-            prompt=unusual["prompt"],
-            cut=unusual["cut"],
-            cut_tokens=manifest.get("cut_tokens"),
-            o="DIR",
-        )
 
 
 def answer(tables: RecallTables) -> str:

@@ -76,19 +76,12 @@ def _first_and_others(figures: Sequence[Figure], styles: Mapping[str, Style]) ->
     return [first, pictures(figures[1:], styles)]
 
 
-def method_section(comparison: Comparison, labels: Mapping[str, Any] | None) -> Section:
-    """How it was measured, and the commands that reproduce it.
-
-    `labels`: the slices' manifest, if they are available.
-    """
+def method_section(comparison: Comparison) -> Section:
+    """How it was measured, and the commands that were typed for it."""
     facts = {**words.method(comparison), "Files read": words.files(comparison)}
-    commands = "\n".join(map(_command, words.commands(comparison, labels)))
-    parts = [
-        tag("p", text(words.definition(comparison))),
-        facts_list(facts),
-        tag("h3", "Reproduced by"),
-        tag("pre", tag("code", commands)),
-    ]
+    parts = [tag("p", text(words.definition(comparison))), facts_list(facts)]
+    if commands := "\n".join(map(_command, words.commands(comparison))):
+        parts += [tag("h3", "Reproduced by"), tag("pre", tag("code", commands))]
     return Section("method", "How it was measured", "\n".join(parts))
 
 
@@ -189,8 +182,8 @@ def sections_of(view: ResultView, styles: Mapping[str, Style], models: Sequence[
         "Program": f"recallkit {version}".rstrip(),
         "Files read": ", ".join(dict.fromkeys([*files, *view.files()])),
     }
-    command = tag("dd", tag("code", _command(view.command()), class_="command"))
-    again = [tag("dt", "Reproduced by"), command] if view.command() else []
+    command = tag("dd", tag("code", _command(view.command), class_="command"))
+    again = [tag("dt", "Reproduced by"), command] if view.command else []
     opening = tag("p", text(view.answer()), class_="answer")
     tables = [markup.titled_table(_ordered(table, models)) for table in view.display_tables.values()]
     drawn = _first_and_others(view.figures(), styles)

@@ -12,13 +12,13 @@ from recallkit.attribution.view import ComparisonView, void_notes, what_of_train
 from recallkit.display import cells
 from recallkit.display.cells import DASH, bounds, percent, resampled, too_few
 from recallkit.display.charts import labels
-from recallkit.display.exports import MOST_NAMED, bare, command_line
 from recallkit.measure.ratio import NUM_RESAMPLES
 from recallkit.measure.shares import NO_HITS, is_void
 from recallkit.models.prefix import other_prefixes
 from recallkit.report.markup import facts_list, notes, tag, text
-from recallkit.scoring.scores import last_options
 from recallkit.slicing.threshold import rate_and_rule
+from recallkit.storage.artifacts import MANIFEST
+from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,41 +110,13 @@ def _sources(comparison: Comparison) -> str:
     return ", ".join([*parts, *([f"{smaller:,} smaller ones"] if smaller else [])])
 
 
-def commands(comparison: Comparison, slices: Row | None) -> list[str]:
-    """The commands that make tables and page again. `slices`: the slices' manifest, if it is known.
-
-    Files are named without their folders: a page reveals nothing about the machine it was made on.
-    """
-    manifest, facts, known = comparison.manifest, comparison.manifest["slices"], slices or {}
-    drawn = known.get("drawn") or {}
-    texts = [bare(name) for name in known.get("names", [])]
-    if not 0 < len(texts) <= MOST_NAMED:
-        texts = ["TEXT..."]
-    counts: dict[str, str | int] = {}
-    if comparison.counts is not None:
-        counts["counts"] = bare(comparison.counts["path"]) if known else "COUNTS"
-        counts["max_count"] = comparison.max_count
-    slicing = {
-        "tokenizer": bare(facts["tokenizer"]["name"]),
-        **counts,
-        "seq_len": facts["seq_len"],
-        "boundary": facts["boundary"],
-        "limit_tokens": known.get("limit_tokens"),
-        "sample": drawn.get("tokens"),
-        "seed": drawn.get("seed") or None,
-    }
-    asking = {
-        "slice": tuple(slice_.given for slice_ in comparison.requested),
-        **{name: bool(manifest.get(name)) for name in ("clean", "divergence", "price")},
-        "placebo": tuple(map(bare, manifest.get("placebo", ()))),
-        **last_options(manifest.get("context_gain") or []),
-    }
-    models = [comparison.reference, *manifest["models"]]
-    return [
-        command_line("slice", *texts, **slicing, o="DIR"),
-        command_line("gap", *models, slices="DIR", **asking),
-        command_line("report", "DIR"),
-    ]
+def commands(comparison: Comparison) -> list[str]:
+    """The commands that were typed to make the labels, if these are available, and the tables."""
+    commands = [ComparisonView(comparison, is_page=True).command]
+    if comparison.slices is not None:
+        labels = read_timings(comparison.slices / MANIFEST, kind="tokens") or {}
+        commands.insert(0, labels.get("command") or "")
+    return list(dict.fromkeys(filter(None, commands)))
 
 
 def files(comparison: Comparison) -> str:

@@ -214,7 +214,7 @@ def _compose(
     after = [
         *itertools.chain(*others.values()),
         sections.tables_section(comparison, _causal(comparison, views.get("intervene"))),
-        sections.method_section(comparison, _labels_of(comparison)),
+        sections.method_section(comparison),
     ]
     question, opening = words.question(comparison), words.opening(comparison)
 
@@ -238,13 +238,6 @@ def _without_comparison(results: Mapping[str, Path], parts: Sequence[Section]) -
     [kind], [first, *others] = results, parts
     parts = [replace(first, opening=""), *others]
     return markup.page(title, KINDS[kind].question, first.opening, parts)
-
-
-def _labels_of(comparison: Comparison) -> Mapping[str, Any] | None:
-    """The manifest of the labels, if the slices are at hand."""
-    if comparison.slices is None:
-        return None
-    return artifacts.read_manifest(comparison.slices / "tokens.parquet")
 
 
 def _causal(comparison: Comparison, view: ResultView | None) -> Causal:

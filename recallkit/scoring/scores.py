@@ -87,13 +87,6 @@ def choose_last(ids: Sequence[int], stride: int | None = None) -> list[LastIds]:
     return [LastIds(number, stride or max(1, number // 4)) for number in sorted(set(ids))]
 
 
-def last_options(chosen: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """The options of a command that `choose_last` makes these of: [ids, stride] each."""
-    usual = all(stride == max(1, ids // 4) for ids, stride in chosen)
-    stride = {} if usual else {"context_stride": min(stride for _, stride in chosen)}
-    return {"context_gain": [ids for ids, _ in chosen], **stride}
-
-
 class SequenceReader:
     """Reads any part of `sequences.parquet`, a few sequences each, all of them of the file that was there when this was made.
 

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 from recallkit.display import cells
 from recallkit.display.cells import percent, resampled, too_few
 from recallkit.display.charts import Figure, Style, line_chart, model_styles, number
-from recallkit.display.exports import command_line
 from recallkit.display.tables import Table
 from recallkit.display.views import ResultView
-from recallkit.models.spec import LIVE
 from recallkit.tracking.tables import APPEARS, LEAST_GAIN, UNKNOWN, TrackTables
 
 if TYPE_CHECKING:
@@ -52,16 +50,6 @@ class TrackView(ResultView):
             "Recall gain": "mean p(token) of AR hits less that at first occurrences of their bigrams",
             "95 % intervals": resampled(self.tables.track.row(0, named=True), "document", "document"),
         }
-
-    def command(self) -> str:
-        """The command that makes it again, where the checkpoints are files; empty for those of a
-        running program."""
-        words, options = [], self.manifest["options"]
-        for name, source in zip(self.manifest["models"], self.manifest["sources"], strict=True):
-            if source.startswith(LIVE):
-                return ""
-            words.append(source if source.endswith(name) else f"{name}={source}")
-        return command_line("track", *words, slices="DIR", slice=tuple(options["slice"]), causal=options["causal"])
 
 
 def _parts(tables: TrackTables) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from recallkit.display import cells
 from recallkit.display.cells import counted, percent, span
 from recallkit.display.charts import Figure, front_layer, line_chart, log_number, number, share
-from recallkit.display.exports import command_line
 from recallkit.display.tables import Table
 from recallkit.display.views import ResultView
 from recallkit.training.tables import TradeoffTables, TrainingTables
@@ -54,11 +53,6 @@ class SweepView(ResultView):
             "State": "bytes in float32 after the longest test",
             "Machines": ", ".join(self.manifest["machines"]),
         }
-
-    def command(self) -> str:
-        """The command that makes it again, with the options that are not those of the preset."""
-        preset = self.manifest["options"]["preset"]
-        return command_line("train", task=self.manifest["task"], preset=preset, **self.manifest["choices"], o="DIR")
 
 
 def answer(tables: TradeoffTables) -> str:
@@ -277,21 +271,3 @@ class TrainingView(ResultView):
             "Recipe": f"{optimiser} at {recipe['learning_rate']:g}, {recipe['decay']} decay to {recipe['lowest']:g}{lists}",
             "Machine": self.manifest["machine"],
         }
-
-    def command(self) -> str:
-        """The command that makes it again."""
-        options, typed = self.manifest["options"], self.manifest["asked"]
-        recipe = options["recipe"]
-        return command_line(
-            "train",
-            typed["model"],
-            "TEXT",
-            tokens=options["text"]["limit_tokens"],
-            seq_len=options["seq_len"],
-            seed=options["seed"] or None,
-            batch=recipe["batch"],
-            learning_rates=recipe["learning_rate"],
-            no_lists=options["model"].startswith("zoo:") and not recipe["lists"],
-            **{name: typed.get(name) for name in ("tokenizer", "checkpoint_every")},
-            o="DIR",
-        )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from recallkit.display import console
 from recallkit.display.cells import counted
-from recallkit.display.exports import command_line
 from recallkit.display.notebook import Shown
 from recallkit.display.progress import progress
 from recallkit.errors import UserError, as_utf8, lacks_resources
@@ -237,7 +237,7 @@ def _mismatches(facts: Facts) -> Iterator[tuple[Path, str, str]]:
         scored = [(facts.get(of / "scores" / name, {}), options) for name, options in _scores_of(manifest)]
         if others := [str(found.get("model")) for found, options in scored if found and found.get("options") != options]:
             typed = [str(found.get("typed") or "MODEL") for found, _ in scored]
-            words = command_line(manifest["kind"], *typed, slices=str(of), o=str(path.parent))
+            words = shlex.join(["recallkit", manifest["kind"], *typed, "--slices", str(of), "-o", str(path.parent)])
             yield path, f"made of other scores of {', '.join(others)}", f"run it again with its options: `{words}`"
 
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from recallkit.display.exports import FORMATS, export, parse_formats
+from recallkit.display.exports import FORMATS, bare, export, parse_formats
 from recallkit.display.tables import Table
 from recallkit.errors import UserError
 
@@ -166,3 +166,9 @@ def test_commands_export_beside_their_tables(run, few_slices, tmp_path):
         assert [float(row["delta_nll"]) if row["delta_nll"] else None for row in read] == table["delta_nll"].to_list()
     assert r"\cmidrule(lr){2-4} \cmidrule(lr){6-7} \cmidrule(lr){8-9}" in (out / "gap.tex").read_text()
     assert run("gap", "control:recall", "control:bigram", "--slices", few_slices, "-o", out, "--export", "xlsx").returncode == 2
+
+
+def test_folders_are_left_out_of_names():
+    assert [bare(name) for name in ("/home/me/a b.txt", "./x.json", "../y/z", "~/w")] == ["a b.txt", "x.json", "z", "w"]
+    others = ["owner/name", "https://host/f.json", "demo:validation", "plain.txt"]
+    assert [bare(name) for name in others] == others

@@ -103,7 +103,7 @@ def test_curves_run_from_nothing_to_all():
     assert curves_table(made_tables(highs=(4,))) is None
 
 
-def test_the_answer_and_the_command_of_an_evaluation():
+def test_the_answer_of_an_evaluation():
     tables = made_tables()
     swde, fda = answer(tables).split(". On ")
     assert swde == (
@@ -115,18 +115,3 @@ def test_the_answer_and_the_command_of_an_evaluation():
     several = answer(made_tables(tasks=("swde", "fda", "squad", "drop", "nq_512", "own")))
     assert several.count("On ") == several.count(" attention gives") == 4
     assert several.endswith(". The table also has nq_512, own.")
-    rows = {task: {"origin": f"/data/me/{task}.jsonl", "digest": "d"} for task in ("swde", "fda")}
-    hub = {**rows, "swde": {"origin": "hub:hazyresearch/based-swde-v2", "digest": "d"}}
-    asked = "recallkit eval-recall attention mamba --tasks swde,fda"
-
-    def command(tables, manifest):
-        return RecallView(Path("evals"), tables, manifest).command()
-
-    assert command(tables, {"rows": rows}) == f"{asked} --data DATA -o DIR"
-    assert command(tables, {"rows": hub, "limit": 40, "contexts": {"mamba": 512}}) == (
-        "recallkit eval-recall attention mamba,context=512 --tasks swde,fda --data fda.jsonl --limit 40 -o DIR"
-    )
-    changed = dataclasses.replace(tables, recall=tables.recall.with_columns(prompt=pl.lit("twice"), version=0))
-    cut = dataclasses.replace(tables, recall=tables.recall.with_columns(cut=pl.lit("answer")))
-    assert command(cut, {"cut_tokens": 462}) == f"{asked} --cut answer --cut-tokens 462 -o DIR"
-    assert command(changed, {}) == f"{asked} --task-version 0 --prompt twice -o DIR"

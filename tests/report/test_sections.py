@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 
 import pytest
@@ -120,19 +119,15 @@ def test_the_command_writes_the_page_and_its_figures_and_opens_it(run, evaluatio
     assert "no such directory" in failed.stderr
 
 
-def test_commands_that_make_results_again_are_commands(written):
-    """What a page says is accepted by the command line, option by option, with the values of the run."""
-    from typer.main import get_command
-
-    from recallkit.commands.app import app
-
-    page = Page.read(written.page)
-    found = [shlex.split(line) for text in page.texts("code") for line in text.splitlines() if line.startswith("recallkit ")]
-    assert sorted(line[1] for line in found) == ["eval-recall", "gap", "mqar", "profile", "report", "slice"]
-    for _, name, *given in found:
-        command = get_command(app).get_command(None, name)
-        parsed = command.make_context(name, list(given)).params
-        if name == "mqar":
-            assert (parsed["models"], parsed["seq_len"], parsed["samples"]) == ([REFERENCE, MODELS[0]], 64, 12)
-        if name == "profile":
-            assert (parsed["max_count"], parsed["seq_len"]) == (9, 64)
+def test_the_command_that_was_typed_is_on_the_page_and_the_card_without_folders(run, few_slices, tmp_path):
+    typed = [*MODELS[:1], REFERENCE, "--slices", few_slices, "-o", tmp_path / "gap", "--export", "card"]
+    for command in (["gap", *typed], ["mqar", REFERENCE, "--pairs", "4", "--samples", "9", "-o", tmp_path / "mqar"]):
+        done = run(*command)
+        assert done.returncode == 0, done.stderr
+    page = Page.read(write_report(tmp_path / "gap", options=ReportOptions(more=[tmp_path / "mqar"])).page)
+    gap = f"recallkit gap {MODELS[0]} {REFERENCE} --slices {few_slices.name} -o gap --export card"
+    assert gap in page.texts("pre")[0].splitlines()
+    assert f"recallkit mqar {REFERENCE} --pairs 4 --samples 9 -o mqar" in page.texts("code")
+    assert str(tmp_path) not in page.source
+    [card, _] = (tmp_path / "gap").glob("card-*.md")
+    assert f"    {gap}\n" in card.read_text()

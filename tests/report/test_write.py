@@ -18,12 +18,12 @@ import recallkit
 from recallkit.attribution.charts import figures as draw
 from recallkit.attribution.comparison import Comparison, read_comparison
 from recallkit.attribution.tables import GapTables, attribute_gap
+from recallkit.attribution.view import ComparisonView
 from recallkit.display.charts import specification, styles_of
 from recallkit.display.tables import Table
 from recallkit.errors import UserError
 from recallkit.measure.shares import NO_GAP, NO_HITS
 from recallkit.report import markup
-from recallkit.report import words as in_words
 from recallkit.report.write import ReportOptions, write_report
 from recallkit.storage import artifacts
 from tests.attribution.corpus import Corpus
@@ -102,7 +102,7 @@ def test_the_page_begins_with_a_row_per_model(comparison, page):
             assert of_gap == [within(hits, "retained"), within(hits, "gap_share"), percent(repeated["gap_share"])]
     links = [attributes["href"] for name, attributes, _, parent in page.elements if (name, parent) == ("a", "th")]
     assert links[:2] == ["#losses-1", "#losses-2"]
-    assert page.texts("p")[0] == in_words.comparison_answer(comparison)
+    assert page.texts("p")[0] == ComparisonView(comparison).answer()
 
 
 def test_the_legend_says_what_the_columns_are(comparison, page):
@@ -198,7 +198,7 @@ def test_where_it_is_not_known_what_is_retained_the_page_says_why(
     assert "excerpts" not in [attributes.get("id") for _, attributes, _, _ in page.elements]
 
 
-def test_the_method_says_what_makes_it_again(comparison, page):
+def test_the_method_has_the_facts_of_the_manifest(comparison, page):
     facts = comparison.manifest["slices"]
     facts_shown = dict(zip(page.texts("dt"), page.texts("dd"), strict=True))
     assert f"{facts['num_rows']:,} predicted tokens in {facts['num_sequences']:,} sequences of up to 64" in facts_shown["Text"]
@@ -206,19 +206,7 @@ def test_the_method_says_what_makes_it_again(comparison, page):
     assert "largest training count 9 (" in facts_shown["AR hits"]
     assert facts["counts"]["id"] in facts_shown["Training counts"]
     assert facts["tokenizer"]["digest"] in facts_shown["Tokenizer"]
-    [commands] = page.texts("pre")
-    assert commands.splitlines() == [
-        "recallkit slice valid.jsonl other.jsonl --tokenizer recallkit-4k --counts counts.duckdb --max-count 9 --seq-len 64 "
-        "--boundary pack -o DIR",
-        "recallkit gap control:recall control:bigram control:unigram --slices DIR",
-        "recallkit report DIR",
-    ]
     assert str(comparison.folder.parent) not in page.source, "the page tells where it was made"
-    labels = artifacts.read_manifest(comparison.slices / "tokens.parquet")
-    many = in_words.commands(comparison, {**labels, "names": [f"/data/{number}.jsonl" for number in range(9)], "limit_tokens": 10_000_000})
-    assert many[0].startswith("recallkit slice TEXT... ")
-    assert many[0].endswith(" --limit-tokens 10000000 -o DIR")
-    assert in_words.commands(comparison, {**labels, "drawn": {"tokens": 900, "seed": 3}})[0].endswith(" --sample 900 --seed 3 -o DIR")
 
 
 def test_every_picture_and_the_text_are_on_the_page(comparison, page, written):

@@ -54,7 +54,7 @@ def test_rows_are_those_of_the_same_weights_in_files(model, few_slices, tmp_path
         assert (mine["ar_gap"], mine["retained"]) == (None, None)
         assert logged == metrics_of(mine)
     assert pl.read_parquet(tmp_path / "live" / "track.parquet")["step"].to_list() == [0, 5]
-    assert TrackView(tmp_path / "live").command() == "", "no command makes what a running program was"
+    assert TrackView(tmp_path / "live").command == "", "no command makes what a running program was"
 
 
 class Draws(LanguageModel):

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-import shlex
 
 import pytest
-from typer.main import get_command
 
-from recallkit.commands.app import app
 from recallkit.options import SweepOptions
 from recallkit.training.runs import runs_of
-from recallkit.training.sweep import plan_sweep
 from recallkit.training.tables import make_tables
-from recallkit.training.view import SweepView, answer, tradeoff_figures, tradeoff_tables
+from recallkit.training.view import answer, tradeoff_figures, tradeoff_tables
 from tests.display.drawings import marks, svg, texts
 
 
@@ -114,23 +110,3 @@ def test_several_tasks_have_a_table_and_a_plot_each():
 def test_the_answer_has_the_best_model_and_the_smallest_state_as_good(outcomes, said):
     """Also of equals, and of one model."""
     assert answer(made([(size, [(accuracy, 1.0)]) for size, accuracy in outcomes], rates=(1e-2,))) == said
-
-
-def test_the_command_has_what_is_not_the_presets(tmp_path):
-    choices = {"mixers": ["attention", "linear_attention"], "mixer_options": ["feature_dim=4", "8"], "learning_rates": [0.001, 0.01]}
-    choices |= {"seq_len": 64, "test_seq_len": 512, "steps": 50}
-    kept = plan_sweep("cpu", "mqar", SweepOptions(**choices), tmp_path).choices
-    told = "recallkit train --task mqar --preset cpu --seq-len 64 --learning-rates 0.001,0.01 --mixers attention,linear_attention "
-    told += "--mixer-options feature_dim=4,8 --test-seq-len 512 --steps 50 -o DIR"
-    assert swept(tmp_path, kept) == told
-    parsed = get_command(app).get_command(None, "train").make_context("train", shlex.split(told)[2:]).params
-    assert (parsed["seq_len"], parsed["test_seq_len"], parsed["learning_rates"]) == (64, 512, [0.001, 0.01])
-    assert parsed["mixer_options"] == ["feature_dim=4", "8"]
-    usual = plan_sweep("cpu", "mqar", SweepOptions(), tmp_path).choices
-    assert swept(tmp_path, usual) == "recallkit train --task mqar --preset cpu -o DIR"
-
-
-def swept(folder, choices):
-    """The command that makes a sweep with these choices again."""
-    manifest = {"task": "mqar", "options": {"preset": "cpu"}, "choices": choices}
-    return SweepView(folder, {}, manifest).command()

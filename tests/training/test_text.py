@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,6 @@ import recallkit
 from recallkit import cli
 from recallkit.errors import UserError
 from recallkit.training.loop import Trainer
-from recallkit.training.view import TrainingView
 
 TOML = """
 [model]
@@ -233,19 +231,3 @@ def test_models_of_the_zoo_learn_lists_first_unless_they_read_text_alone(home, t
             recallkit.train("zoo:attention", text, **sizes, out=tmp_path / "stopped")
     monkeypatch.setattr("recallkit.training.lists.learn_lists", None)  # they are not learnt again
     assert recallkit.train("zoo:attention", text, **sizes, out=tmp_path / "stopped").training.equals(lists)
-
-
-def test_the_command_that_is_shown_trains_the_same_model_again(home, model, text, tmp_path, monkeypatch):
-    monkeypatch.setattr("recallkit.training.lists.STEPS", 1)
-    monkeypatch.chdir(model.parent)
-    for named, given in ((model.name, {"checkpoint_every": 512}), ("zoo:attention", {"no_lists": True, "learning_rates": 0.002})):
-        out = tmp_path / named[:3]
-        tables = recallkit.train(named, text, tokens=1024, seq_len=256, device="cpu", out=out, **given)
-        words = [
-            text if word == "TEXT" else tmp_path / "again" if word == "DIR" else word
-            for word in shlex.split(TrainingView(out, tables).command())[1:]
-        ]
-        with pytest.raises(SystemExit) as ended:
-            cli.run([*map(str, words), "--device", "cpu", "--force"])
-        assert not ended.value.code
-        assert (tmp_path / "again" / "training.parquet").read_bytes() == (out / "training.parquet").read_bytes()
