@@ -163,7 +163,9 @@ def _options(name: str, length: int) -> dict[str, Any]:
 
 
 def _first_sentence(mixer: type) -> str:
-    return (inspect.getdoc(inspect.getmodule(mixer)) or "").splitlines()[0].rstrip(".")
+    """Of the documentation of a mixer's module, whose lines are wrapped."""
+    paragraph = (inspect.getdoc(inspect.getmodule(mixer)) or "").partition("\n\n")[0]
+    return " ".join(paragraph.split()).rstrip(".")
 
 
 def _trained_tokens(name: str) -> int | None:

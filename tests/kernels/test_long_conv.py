@@ -49,7 +49,6 @@ class TestLongConv(Battery):
     traced: ClassVar = ("recallkit.kernels.long_conv.triton_impl.long_conv_triton",)
     mixers: ClassVar = {
         "hyena": lambda: Hyena(4, max_length=40),
-        "hyena of order 3": lambda: Hyena(3, order=3, max_length=40),
         "base_conv": lambda: BaseConv(4, max_length=40),
         "long_conv": lambda: LongConv(4, max_length=40),
         "h3": lambda: H3(4, state=10, head_dim=2),

@@ -1,4 +1,5 @@
-"""Sequence mixers of the papers, one file each, by the names that checkpoints and `recallkit models` use."""
+"""Sequence mixers of the papers, one file each, by the names that checkpoints and `recallkit
+models` use."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ MOST = 1 << 20
 
 
 def make_mixer(kind: str, d_model: int, **options: Any) -> Mixer:
-    """The mixer of this name with its options. Raises UserError for an unknown name, ValueError or TypeError for wrong options."""
+    """The mixer of this name with its options. Raises UserError for an unknown name, ValueError or
+    TypeError for wrong options."""
     make = registry.resolve(MIXERS, kind, "mixer")
     known = options_of(make)
     for name, value in options.items():
@@ -65,7 +67,8 @@ def make_mixer(kind: str, d_model: int, **options: Any) -> Mixer:
 
 
 def options_of(make: type) -> dict[str, str]:
-    """The keyword options of a mixer's class, including those that it passes on to its base, and their annotations."""
+    """The keyword options of a mixer's class, including those that it passes on to its base, and
+    their annotations."""
     found: dict[str, str] = {}
     for base in make.__mro__:
         parameters = inspect.signature(base).parameters.values() if "__init__" in vars(base) else []

@@ -1,4 +1,5 @@
-"""Causal softmax attention with rotary positions, and the base of every attention over a subset of the keys."""
+"""Causal softmax attention with rotary positions, and the base of every attention over a subset of
+the keys."""
 
 from __future__ import annotations
 
@@ -9,27 +10,31 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from recallkit.models.mixers.api import Mixer, State, applied, linear_flops, widened
+from recallkit.models.mixers.api import Mixer, State, applied, linear_flops, rms_normed
 from recallkit.models.mixers.rotary import rotary_width, rotate, rotate_reference
-from recallkit.models.mixers.short_conv import ShortConv, read_convolved
+from recallkit.models.mixers.short_conv import convolution_flops, make_short_conv, read_convolved
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class Attention(Mixer):
-    """Multi-head causal softmax attention (Vaswani et al. 2017, section 3.2) with rotary positions (arXiv 2104.09864).
+    """Multi-head causal softmax attention (Vaswani et al. 2017, section 3.2) with rotary positions
+    (arXiv 2104.09864).
 
     q, k, v = split(Wqkv u) per head, q and k rotated by their positions
-    y[i] = Wo concat over heads of  sum over j in S(i) of softmax_j(q[i] . k[j] / sqrt(k)) v[j],   S(i) = {0, ..., i}
+    y[i] = Wo concat over heads of  sum over j in S(i) of softmax_j(q[i] . k[j] / sqrt(k)) v[j],
+        S(i) = {0, ..., i}
 
-    The rows of `qkv.weight` are q, then k, then v, each head after head, as in FlashAttention's Wqkv. A subclass sees fewer
-    keys, defined by `sees`; every query must see itself.
-    The state is the rotated keys and the values (b, h, T, k), right-aligned, and how many tokens a row has read, `seen` (b,).
+    The rows of `qkv.weight` are q, then k, then v, each head after head, as in FlashAttention's
+    Wqkv. A subclass sees fewer keys, defined by `sees`; every query must see itself. The state is
+    the rotated keys and the values (b, h, T, k), right-aligned, and how many tokens a row has read,
+    `seen` (b,).
 
-    Off by default: `qk_norm`, a root-mean-square norm of each head's q and k before they are rotated (arXiv 2302.05442, section
-    2, there a layer norm), and `short_conv`, a causal convolution of that many taps on every channel of q, k and v, as
-    Hyena, H3 and Mamba have it; the last inputs of the convolution, `recent`, are then part of the state.
+    Off by default: `qk_norm`, a root-mean-square norm of each head's q and k before they are
+    rotated (arXiv 2302.05442, section 2, there a layer norm), and `short_conv`, a causal
+    convolution of that many taps on every channel of q, k and v, as Hyena, H3 and Mamba have it;
+    the last inputs of the convolution, `recent`, are then part of the state.
     """
 
     def __init__(
@@ -50,13 +55,14 @@ class Attention(Mixer):
         self.rope_base = rope_base
         self.rope_width = rotary_width(self.head_width, rope_fraction)
         self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
-        self.short_conv = ShortConv(3 * d_model, short_conv, bias=False) if short_conv else None
+        self.short_conv = make_short_conv(3 * d_model, short_conv)
         self.q_norm = nn.RMSNorm(self.head_width, eps=1e-6) if qk_norm else None
         self.k_norm = nn.RMSNorm(self.head_width, eps=1e-6) if qk_norm else None
         self.out_proj = nn.Linear(d_model, d_model, bias=False)
 
     def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Which keys a query sees, by their positions: (..., 1, t, 1) and (..., 1, 1, T) -> bool, whose third last axis is heads or 1."""
+        """Which keys a query sees, by their positions: (..., 1, t, 1) and (..., 1, 1, T) -> bool,
+        whose third last axis is heads or 1."""
         return keys <= queries
 
     def num_kept(self) -> int | None:
@@ -72,8 +78,7 @@ class Attention(Mixer):
 
     def project(self, u: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """u: (b, t, d), positions: (t,) or (b, t) -> q and k, rotated, and v: (b, h, t, k)."""
-        z = self.qkv(u)
-        return self.rotated(z if self.short_conv is None else self.short_conv(z), positions)
+        return self.rotated(read_convolved(self.short_conv, self.qkv(u), {})[0], positions)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The attention of a whole sequence from its first token on, all (b, h, t, k)."""
@@ -93,7 +98,9 @@ class Attention(Mixer):
             for head in range(self.num_heads):
                 for i, keys in enumerate(chosen[head]):
                     if keys:
-                        weights = self.weights_reference(k[row, head, keys] @ q[row, head, i] / math.sqrt(self.head_width))
+                        weights = self.weights_reference(
+                            k[row, head, keys] @ q[row, head, i] / math.sqrt(self.head_width),
+                        )
                         context[row, head, i] = weights @ parts[2][row, head, keys]
         return self.merge(context)
 
@@ -102,7 +109,8 @@ class Attention(Mixer):
         return torch.softmax(scores, dim=0)
 
     def chosen_reference(self, u: Tensor, ids: list[int] | None) -> list[list[list[int]]]:
-        """u: (t, d) and the ids of one row -> the positions that each query sees in each head; where there are none it gets zero."""
+        """u: (t, d) and the ids of one row -> the positions that each query sees in each head;
+        where there are none it gets zero."""
         places = torch.arange(u.shape[0], device=u.device)
         seen = self.sees(places[:, None], places).expand(self.num_heads, -1, -1)
         return [[row.nonzero().flatten().tolist() for row in of_head] for of_head in seen]
@@ -110,7 +118,11 @@ class Attention(Mixer):
     def initial_state(self, batch: int) -> State:
         weight = self.qkv.weight
         empty = weight.new_zeros(batch, self.num_heads, 0, self.head_width)
-        state = {"keys": empty, "values": empty, "seen": torch.zeros(batch, dtype=torch.int64, device=weight.device)}
+        state = {
+            "keys": empty,
+            "values": empty,
+            "seen": torch.zeros(batch, dtype=torch.int64, device=weight.device),
+        }
         return state if self.short_conv is None else state | {"recent": self.short_conv.initial_state(batch)}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
@@ -120,14 +132,20 @@ class Attention(Mixer):
         return self.merge(context), self.trim(state)
 
     def extend(self, u: Tensor, state: State) -> tuple[Tensor, State]:
-        """The queries of new tokens (b, h, t, k), and a state with their keys and values after the older ones."""
+        """The queries of new tokens (b, h, t, k), and a state with their keys and values after the
+        older ones."""
         first, (z, recent) = state["seen"], read_convolved(self.short_conv, self.qkv(u), state)
         q, k, v = self.rotated(z, first[:, None] + torch.arange(u.shape[1], device=u.device))
         keys, values = (torch.cat([state[name], x.to(state[name].dtype)], dim=2) for name, x in (("keys", k), ("values", v)))
-        return q.to(keys.dtype), {"keys": keys, "values": values, "seen": first + u.shape[1]} | recent
+        return q.to(keys.dtype), {
+            "keys": keys,
+            "values": values,
+            "seen": first + u.shape[1],
+        } | recent
 
     def places(self, state: State, num_latest: int) -> Tensor:
-        """The positions (b, num_latest) of a state's latest entries; negative where a row has none."""
+        """The positions (b, num_latest) of a state's latest entries; negative where a row has
+        none."""
         return state["seen"][:, None] + torch.arange(-num_latest, 0, device=state["seen"].device)
 
     def trim(self, state: State) -> State:
@@ -138,13 +156,15 @@ class Attention(Mixer):
         return state | {name: state[name][:, :, -kept:].contiguous() for name in ("keys", "values")}
 
     def state_size(self, t: int) -> int:
-        """See `Mixer.state_size`: 2 d t, keys and values (Based, arXiv 2402.18668, appendix E.2), of the tokens that are kept."""
+        """See `Mixer.state_size`: 2 d t, keys and values (Based, arXiv 2402.18668, appendix E.2),
+        of the tokens that are kept."""
         kept = self.num_kept()
         return 2 * self.d_model * (t if kept is None else min(t, kept))
 
     def flops(self, t: int) -> int:
-        """See `Mixer.flops`: the projections, and a score and a weighted value, 2 k each, for each pair that is seen."""
-        convolution = 0 if self.short_conv is None else self.short_conv.flops(t)
+        """See `Mixer.flops`: the projections, and a score and a weighted value, 2 k each, for each
+        pair that is seen."""
+        convolution = convolution_flops(self.short_conv, t)
         return linear_flops(t, self.qkv, self.out_proj) + convolution + 4 * self.head_width * self.num_pairs(t)
 
     def seen_in(self, state: State, num_queries: int) -> Tensor:
@@ -153,7 +173,12 @@ class Attention(Mixer):
         return self.sees(queries[:, None, :, None], keys[:, None, None, :]) & (keys >= 0)[:, None, None, :]
 
     def _attend_kept(self, q: Tensor, state: State) -> Tensor:
-        return F.scaled_dot_product_attention(q, state["keys"], state["values"], attn_mask=self.seen_in(state, q.shape[2]))
+        return F.scaled_dot_product_attention(
+            q,
+            state["keys"],
+            state["values"],
+            attn_mask=self.seen_in(state, q.shape[2]),
+        )
 
     def rotated(self, z: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """As `split_heads`, q and k rotated; positions: (t,) or (b, t)."""
@@ -165,15 +190,10 @@ class Attention(Mixer):
         """z: (b, t, 3 d) -> q and k, normalised where they are, and v: (b, h, t, k)."""
         q, k, v = z.view(*z.shape[:2], 3, self.num_heads, self.head_width).permute(2, 0, 3, 1, 4)
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = _normalised(q, self.q_norm), _normalised(k, self.k_norm)
+            q = rms_normed(q, self.q_norm).to(q.dtype)
+            k = rms_normed(k, self.k_norm).to(k.dtype)
         return q, k, v
 
     def _rotated_reference(self, x: Tensor) -> Tensor:
         turned = [rotate_reference(x[:, :, i], i, base=self.rope_base, width=self.rope_width) for i in range(x.shape[2])]
         return torch.stack(turned, dim=2)
-
-
-def _normalised(x: Tensor, norm: nn.RMSNorm) -> Tensor:
-    """x: (b, h, t, k), in its own type; the squares are summed in float32 or wider."""
-    wide = widened(x)
-    return F.rms_norm(wide, (x.shape[-1],), norm.weight.to(wide.dtype), norm.eps).to(x.dtype)

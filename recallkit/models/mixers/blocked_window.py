@@ -1,4 +1,4 @@
-"""Blocked-window attention: each block of tokens sees itself alone, or also the block before it."""
+"""Blocked-window attention: each block of tokens sees itself alone."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ if TYPE_CHECKING:
 
 
 class BlockedWindow(Attention):
-    """Attention inside blocks of `window` tokens: S(i) = {j <= i: floor(j / window) = floor(i / window)}.
+    """Attention inside blocks of `window` tokens: S(i) = {j <= i: floor(j / window) = floor(i /
+    window)}.
 
-    The blockwise form of local attention (Image Transformer, arXiv 1802.05751, section 3.2.1, and the first part of the "fixed"
-    pattern of Sparse Transformers, arXiv 1904.10509, section 4.2). With `previous` a query sees the whole block before its own,
-    too, so that none of it sees fewer than `window` keys once the text is that long. Other options are those of `Attention`.
+    The blockwise form of local attention (Image Transformer, arXiv 1802.05751, section 3.2.1, and
+    the first part of the "fixed" pattern of Sparse Transformers, arXiv 1904.10509, section 4.2).
+    Other options are those of `Attention`.
     """
 
-    def __init__(self, d_model: int, *, window: int = 64, previous: bool = False, **options: Any) -> None:
+    def __init__(self, d_model: int, *, window: int = 64, **options: Any) -> None:
         super().__init__(d_model, **options)
         if window < 1:
             raise ValueError(f"a block of {window} tokens sees nothing")
         self.window = window
-        self.previous = previous
 
     def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
-        return (keys <= queries) & (queries // self.window - keys // self.window <= int(self.previous))
+        return (keys <= queries) & (queries // self.window == keys // self.window)
 
     def num_kept(self) -> int:
-        return self.window * (1 + self.previous)
+        return self.window
 
     def num_pairs(self, t: int) -> int:
         blocks, rest = divmod(t, self.window)
-        own = blocks * (self.window * (self.window + 1) // 2) + rest * (rest + 1) // 2
-        return self.num_heads * (own + self.previous * max(0, t - self.window) * self.window)
+        pairs = blocks * (self.window * (self.window + 1) // 2) + rest * (rest + 1) // 2
+        return self.num_heads * pairs
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if q.shape[2] <= self.num_kept():
             return super().attend(q, k, v)
-        return attend_in_blocks(q, k, v, self.window, self.sees, previous=self.previous)
+        return attend_in_blocks(q, k, v, self.window, self.sees, previous=False)

@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 
 class EntmaxAttention(Attention):
-    """Causal attention with the probability map alpha-entmax (Correia et al. 2019, arXiv 1909.00015, with one alpha for all heads).
+    """Causal attention with the probability map alpha-entmax (Correia et al. 2019, arXiv
+    1909.00015, with one alpha for all heads).
 
     y[i] = sum over j <= i of entmax_j(q[i] . k[j] / sqrt(k)) v[j]
 
-    `alpha` 2 is sparsemax, 1 softmax, in between the map is less sparse. Which keys get weight depends on the data, so nothing is
-    skipped: time and memory are of t^2, and PyTorch computes it everywhere. It is the second kind of sparse attention of Yun et al. 2020
-    (arXiv 2006.04862, section 2.3). Other options are those of `Attention`.
+    `alpha` 2 is sparsemax, 1 softmax, in between the map is less sparse. Which keys get weight
+    depends on the data, so nothing is skipped: time and memory are of t^2, and PyTorch computes it
+    everywhere. It is the second kind of sparse attention of Yun et al. 2020 (arXiv 2006.04862,
+    section 2.3). Other options are those of `Attention`.
     """
 
     def __init__(self, d_model: int, *, alpha: float = 1.5, **options: Any) -> None:

@@ -1,4 +1,5 @@
-"""Gated DeltaNet: the delta rule with a state that each head forgets at a rate that depends on the token."""
+"""Gated DeltaNet: the delta rule with a state that each head forgets at a rate that depends on the
+token."""
 
 from __future__ import annotations
 
@@ -16,17 +17,27 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 A_RANGE = (1e-3, 16.0)
-"""The range of the initial rates -A of the heads, uniform: the authors draw from 0 to 16, whose logarithm is not finite at 0."""
+"""The range of the initial rates -A of the heads, uniform: the authors draw from 0 to 16, whose
+logarithm is not finite at 0."""
 
 
 class GatedDelta(DeltaNet):
-    """The gated delta rule (arXiv 2412.06464, equation 10): DeltaNet with a decay a of each head, and a gate.
+    """The gated delta rule (arXiv 2412.06464, equation 10): DeltaNet with a decay a of each head,
+    and a gate.
 
-    S_i = a_i S_i-1 + b_i k_i^T (v_i - k_i a_i S_i-1),   a = exp(-exp(A_log) softplus(W_a u + dt_bias))
+    S_i = a_i S_i-1 + b_i k_i^T (v_i - k_i a_i S_i-1),   a = exp(-exp(A_log) softplus(W_a u +
+        dt_bias))
     y = (swish(W_g u) * norm(o)) W_o
     """
 
-    def __init__(self, d_model: int, *, key_factor: float = 0.75, value_factor: float = 1.5, **options: Any) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        key_factor: float = 0.75,
+        value_factor: float = 1.5,
+        **options: Any,
+    ) -> None:
         super().__init__(d_model, key_factor=key_factor, value_factor=value_factor, **options)
 
     def _make_gates(self) -> None:

@@ -11,20 +11,32 @@ from recallkit.models.mixers.rotary import rotary_width, rotate, rotate_referenc
 
 
 class GAU(Mixer):
-    """The gated attention unit of FLASH (arXiv 2202.10447, section 2.2, figure 2), with e = `expand` d and s = `key_dim`:
+    """The gated attention unit of FLASH (arXiv 2202.10447, section 2.2, figure 2), with e =
+    `expand` d and s = `key_dim`:
 
-        g, v = silu(u Wg), silu(u Wv)   (e each),   z = silu(u Wz)   (s),   q, k = z * scale + offset, one of each for q and for k
+        g, v = silu(u Wg), silu(u Wv)   (e each),   z = silu(u Wz)   (s),   q, k = z * scale +
+            offset, one of each for q and for k
         y[i] = Wo (g[i] * sum_{j <= i} (relu(q[i] . k[j]) / n_i)^2 v[j])
 
-    Causally, n_i is the number of keys that are seen, i + 1, where the paper divides by the length of the whole text; and q and k are
-    rotated by their positions where the paper adds a bias of relative positions. Its norm and residual are those of the block. Two of
-    these units, with `expand` 2, have the parameters of a Transformer's attention and MLP: use `mlp` "none".
+    Causally, n_i is the number of keys that are seen, i + 1, where the paper divides by the length
+    of the whole text; and q and k are rotated by their positions where the paper adds a bias of
+    relative positions. Its norm and residual are those of the block. Two of these units, with
+    `expand` 2, have the parameters of a Transformer's attention and MLP: use `mlp` "none".
     """
 
-    def __init__(self, d_model: int, *, key_dim: int = 128, expand: int = 2, rope_base: float = 10000.0) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        key_dim: int = 128,
+        expand: int = 2,
+        rope_base: float = 10000.0,
+    ) -> None:
         super().__init__(d_model)
         if key_dim < 2 or expand < 1:
-            raise ValueError(f"GAU has at least 2 entries of a key and an expand of 1, not {key_dim} and {expand}")
+            raise ValueError(
+                f"GAU has at least 2 entries of a key and an expand of 1, not {key_dim} and {expand}",
+            )
         self.key_dim, self.inner, self.rope_base = key_dim, expand * d_model, rope_base
         self.rope_width = rotary_width(key_dim, 1.0)
         self.in_proj = nn.Linear(d_model, 2 * self.inner + key_dim, bias=False)
@@ -45,9 +57,13 @@ class GAU(Mixer):
         return applied(self.out_proj, torch.stack(outputs, dim=1))
 
     def initial_state(self, batch: int) -> State:
-        """See `Mixer.initial_state`: the rotated keys (b, T, s) and the values (b, T, e) of the tokens read, and their number, `seen`."""
+        """See `Mixer.initial_state`: the rotated keys (b, T, s) and the values (b, T, e) of the
+        tokens read, and their number, `seen`."""
         weight = self.out_proj.weight
-        empty = {"keys": weight.new_zeros(batch, 0, self.key_dim), "values": weight.new_zeros(batch, 0, self.inner)}
+        empty = {
+            "keys": weight.new_zeros(batch, 0, self.key_dim),
+            "values": weight.new_zeros(batch, 0, self.inner),
+        }
         return empty | {"seen": torch.zeros(batch, dtype=torch.int64, device=weight.device)}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
@@ -59,20 +75,29 @@ class GAU(Mixer):
         # A shorter row has zeros at its left, whose scores are zero.
         scores = widened(q.to(keys.dtype) @ keys.mT).relu() / (positions + 1).unsqueeze(2)
         weights = scores.square().tril(keys.shape[1] - t).to(values.dtype)
-        return applied(self.out_proj, g * (weights @ values)), {"keys": keys, "values": values, "seen": state["seen"] + t}
+        return applied(self.out_proj, g * (weights @ values)), {
+            "keys": keys,
+            "values": values,
+            "seen": state["seen"] + t,
+        }
 
     def state_size(self, t: int) -> int:
         """See `Mixer.state_size`: keys and values of all tokens, (s + e) t."""
         return (self.key_dim + self.inner) * t
 
     def flops(self, t: int) -> int:
-        """Of our forward: projections, four for each silu, scales, offsets, gates; for each pair that is seen 2 s + 3 and 2 e."""
+        """Of our forward: projections, four for each silu, scales, offsets, gates; for each pair
+        that is seen 2 s + 3 and 2 e."""
         pairs = t * (t + 1) // 2
         narrow = t * (4 * (2 * self.inner + self.key_dim) + 4 * self.key_dim + self.inner)
         return linear_flops(t, self.in_proj, self.out_proj) + narrow + pairs * (2 * self.key_dim + 3 + 2 * self.inner)
 
     def _project(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """u: (b, t, d) -> g and v (b, t, e), q and k (b, t, s)."""
-        g, v, z = torch.split(functional.silu(self.in_proj(u)), [self.inner, self.inner, self.key_dim], dim=-1)
+        g, v, z = torch.split(
+            functional.silu(self.in_proj(u)),
+            [self.inner, self.inner, self.key_dim],
+            dim=-1,
+        )
         q, k = (z * self.scale[place] + self.offset[place] for place in (0, 1))
         return g, v, q, k

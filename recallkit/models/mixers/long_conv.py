@@ -1,4 +1,5 @@
-"""LongConv: one long convolution for each channel, then a projection; Zoology's "Long Conv" baseline, which has no gates."""
+"""LongConv: one long convolution for each channel, then a projection; Zoology's "Long Conv"
+baseline, which has no gates."""
 
 from __future__ import annotations
 
@@ -7,36 +8,25 @@ from typing import TYPE_CHECKING
 from torch import nn
 from torch.nn import functional
 
-from recallkit.models.mixers.api import Mixer, State, linear_flops
-from recallkit.models.mixers.filters import ExplicitFilter, FilterConv, make_filter
+from recallkit.models.mixers.api import Mixer, State, applied, linear_flops
+from recallkit.models.mixers.filters import ExplicitFilter, FilterConv
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class LongConv(Mixer):
-    """y = glu(out_proj(gelu(h conv u + D u))), glu([a, b]) = a sigmoid(b)  (arXiv 2302.06646, section 3; safari's `LongConv`).
+    """y = glu(out_proj(gelu(h conv u + D u))), glu([a, b]) = a sigmoid(b)  (arXiv 2302.06646,
+    section 3; safari's `LongConv`).
 
-    The filter h is parameters ("explicit", soft-thresholded by `squash`, see `ExplicitFilter`) or a network of its
-    positions ("implicit"). With `glu` off out_proj maps d to d and is the last operation.
+    The taps of the filter h are parameters, soft-thresholded by `squash`, see `ExplicitFilter`.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        *,
-        filter: str = "explicit",  # noqa: A002
-        max_length: int = 2048,
-        squash: float = 0.0,
-        glu: bool = True,
-    ) -> None:
+    def __init__(self, d_model: int, *, max_length: int = 2048, squash: float = 0.0) -> None:
         super().__init__(d_model)
-        if squash and filter != "explicit":
-            raise ValueError("squash is for explicit filters")
-        filters = ExplicitFilter(d_model, max_length, squash=squash) if squash else make_filter(filter, d_model, max_length)
-        self.max_length, self.glu = max_length, glu
-        self.conv = FilterConv(filters, skip=True)
-        self.out_proj = nn.Linear(d_model, (1 + glu) * d_model)
+        self.max_length = max_length
+        self.conv = FilterConv(ExplicitFilter(d_model, max_length, squash=squash), skip=True)
+        self.out_proj = nn.Linear(d_model, 2 * d_model)
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         """See `Mixer.forward`. Raises ValueError for more tokens than `max_length`."""
@@ -58,9 +48,9 @@ class LongConv(Mixer):
         return self.d_model * t
 
     def flops(self, t: int) -> int:
-        """Of our forward: convolution, eight for each gelu, projection, five for each gate of the glu."""
-        return self.conv.flops(t) + linear_flops(t, self.out_proj) + t * self.d_model * (8 + 5 * self.glu)
+        """Of our forward: convolution, eight for each gelu, projection, five for each gate of the
+        glu."""
+        return self.conv.flops(t) + linear_flops(t, self.out_proj) + 13 * t * self.d_model
 
     def _projected(self, mixed: Tensor) -> Tensor:
-        y: Tensor = self.out_proj(functional.gelu(mixed))
-        return functional.glu(y, dim=-1) if self.glu else y
+        return functional.glu(applied(self.out_proj, functional.gelu(mixed)), dim=-1)

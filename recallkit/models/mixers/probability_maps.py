@@ -14,12 +14,15 @@ BISECTIONS = 60
 
 
 def entmax(scores: Tensor, alpha: float) -> Tensor:
-    """alpha-entmax over the last axis, whatever its shape: probabilities of the scores' type, exact zeros among them where alpha > 1.
+    """alpha-entmax over the last axis, whatever its shape: probabilities of the scores' type, exact
+    zeros among them where alpha > 1.
 
-    p[j] = max(0, (alpha - 1) v[j] - tau)^(1 / (alpha - 1)) with tau such that they add up to 1 (Peters et al. 2019, arXiv 1905.05702;
-    Correia et al. 2019, arXiv 1909.00015, for attention; Yun et al. 2020, arXiv 2006.04862, appendix B.3). 1 is softmax, 2 sparsemax
-    (Martins and Astudillo 2016, arXiv 1602.02068). sparselin-gen of lambda (appendix B.2) is `entmax(v / (1 - lambda), 2)`. Scores
-    of -inf get 0; each row needs one that is finite. tau is found by bisection, in float32 or wider. Raises ValueError for alpha < 1.
+    p[j] = max(0, (alpha - 1) v[j] - tau)^(1 / (alpha - 1)) with tau such that they add up to 1
+    (Peters et al. 2019, arXiv 1905.05702; Correia et al. 2019, arXiv 1909.00015, for attention; Yun
+    et al. 2020, arXiv 2006.04862, appendix B.3). 1 is softmax, 2 sparsemax (Martins and Astudillo
+    2016, arXiv 1602.02068). sparselin-gen of lambda (appendix B.2) is `entmax(v / (1 - lambda),
+    2)`. Scores of -inf get 0; each row needs one that is finite. tau is found by bisection, in
+    float32 or wider. Raises ValueError for alpha < 1.
     """
     if alpha < 1:
         raise ValueError(f"alpha-entmax is defined for alpha of at least 1, not {alpha}")
@@ -30,12 +33,14 @@ def entmax(scores: Tensor, alpha: float) -> Tensor:
 
 
 class _Entmax(torch.autograd.Function):
-    """The derivative is that of a Jacobian diag(s) - s s^T / sum(s) with s = p^(2 - alpha) where p > 0."""
+    """The derivative is that of a Jacobian diag(s) - s s^T / sum(s) with s = p^(2 - alpha) where p
+    > 0."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, alpha: float) -> Tensor:
         wide = scores.double() if scores.dtype == torch.float64 else scores.float()
-        # The largest is made 0. Then tau is between -1, where the largest alone has 1, and -n^(1 - alpha), where none has more than 1 / n.
+        # The largest is made 0. Then tau is between -1, where the largest alone has 1, and -n^(1 -
+        # alpha), where none has more than 1 / n.
         shifted = (alpha - 1) * (wide - wide.amax(-1, keepdim=True))
         low = torch.full_like(shifted[..., :1], -1.0)
         high = torch.full_like(low, -(wide.shape[-1] ** (1.0 - alpha)))

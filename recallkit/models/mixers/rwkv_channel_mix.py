@@ -15,16 +15,19 @@ if TYPE_CHECKING:
 
 
 class RWKVChannelMix(nn.Module):
-    """Channel mixing of RWKV-4 and RWKV-5 (channel mixing of arXiv 2305.13048 and of 2404.05892), * channel by channel:
+    """Channel mixing of RWKV-4 and RWKV-5 (channel mixing of arXiv 2305.13048 and of 2404.05892), *
+    channel by channel:
 
-        k_i = key(m_k * x_i + (1 - m_k) * x_{i-1}),  r_i = receptance(m_r * x_i + (1 - m_r) * x_{i-1})
+        k_i = key(m_k * x_i + (1 - m_k) * x_{i-1}),  r_i = receptance(m_r * x_i + (1 - m_r) *
+            x_{i-1})
         y_i = sigmoid(r_i) * value(max(k_i, 0)^2)
 
     Part of a language model, not a sequence mixer by itself. State: the previous input.
     """
 
     def __init__(self, d_model: int, width: int, *, layer: int = 0, num_layers: int = 1) -> None:
-        """`width`: channels of k; `layer` of `num_layers` determines the initial weight of x_{i-1}."""
+        """`width`: channels of k; `layer` of `num_layers` determines the initial weight of
+        x_{i-1}."""
         super().__init__()
         self.d_model = d_model
         self.time_mix_key = nn.Parameter(initial_mix(d_model, layer, num_layers))
@@ -52,5 +55,6 @@ class RWKVChannelMix(nn.Module):
         return torch.sigmoid(r) * self.value(k), {"previous": widened(x[:, -1])}
 
     def flops(self, t: int) -> int:
-        """Operations on t tokens: matrices, and 6 of each channel's shifts, 5 of its gate, 2 of each k."""
+        """Operations on t tokens: matrices, and 6 of each channel's shifts, 5 of its gate, 2 of
+        each k."""
         return linear_flops(t, self.key, self.receptance, self.value) + t * (11 * self.d_model + 2 * self.key.out_features)

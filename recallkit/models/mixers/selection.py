@@ -1,4 +1,5 @@
-"""Which positions of a text attend: hashes of positions, tokens that occurred before, learned scores."""
+"""Which positions of a text attend: hashes of positions, tokens that occurred before, learned
+scores."""
 
 from __future__ import annotations
 
@@ -14,9 +15,11 @@ WORD = 2**32
 
 
 def hash_share(seed: int, *places: Tensor | int) -> Tensor:
-    """A number in [0, 1) for each place, from int64 tensors that broadcast, at least one, and integers; it depends on nothing else.
+    """A number in [0, 1) for each place, from int64 tensors that broadcast, at least one, and
+    integers; it depends on nothing else.
 
-    Each integer goes through a 32-bit mixer of multiplications and shifts (Wellons' lowbias32), its hash into the next one's.
+    Each integer goes through a 32-bit mixer of multiplications and shifts (Wellons' lowbias32), its
+    hash into the next one's.
     """
     # In plain Python, since a tensor on CPU could not be passed to a GPU kernel.
     mixed: Tensor | int = _mix(seed % WORD)
@@ -27,12 +30,14 @@ def hash_share(seed: int, *places: Tensor | int) -> Tensor:
 
 
 def repeated(ids: Tensor) -> Tensor:
-    """ids: (b, t) -> (b, t) bool, whether the token occurred earlier in its row. In t log t steps, by sorting."""
+    """ids: (b, t) -> (b, t) bool, whether the token occurred earlier in its row. In t log t steps,
+    by sorting."""
     return repeats_before(ids)[0] > 0
 
 
 def repeats_before(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """How often each token of ids (b, t) occurred earlier in its row, (b, t), and the order (b, t) that sorts each row, stably."""
+    """How often each token of ids (b, t) occurred earlier in its row, (b, t), and the order (b, t)
+    that sorts each row, stably."""
     ordered, order = ids.sort(dim=1, stable=True)
     places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     starts = torch.ones_like(ids, dtype=torch.bool)
@@ -42,30 +47,41 @@ def repeats_before(ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def bigrams(ids: Tensor) -> Tensor:
-    """ids: (b, t) -> an integer for each bigram (x[i-1], x[i]), (b, t) int64; the first token of a row follows -1, which is no id."""
+    """ids: (b, t) -> an integer for each bigram (x[i-1], x[i]), (b, t) int64; the first token of a
+    row follows -1, which is no id."""
     return functional.pad(ids, (1, 0), value=-1)[:, :-1] * WORD + ids
 
 
 def followers(ids: Tensor, num_queries: int) -> Tensor:
-    """ids: (b, T) -> (b, t, T) bool: the positions right after an earlier occurrence of the token at each of the last t places."""
-    matched = torch.zeros(ids.shape[0], num_queries, ids.shape[1], dtype=torch.bool, device=ids.device)
+    """ids: (b, T) -> (b, t, T) bool: the positions right after an earlier occurrence of the token
+    at each of the last t places."""
+    matched = torch.zeros(
+        ids.shape[0],
+        num_queries,
+        ids.shape[1],
+        dtype=torch.bool,
+        device=ids.device,
+    )
     places = torch.arange(ids.shape[1], device=ids.device)
     matched[:, :, 1:] = ids[:, -num_queries:, None] == ids[:, None, :-1]
     return matched & (places <= places[-num_queries:, None])
 
 
 def follower_lists(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """ids: (b, t) -> the keys that `followers` marks, query after query and row after row: offsets (b t + 1,) and keys (n,), rising.
+    """ids: (b, t) -> the keys that `followers` marks, query after query and row after row: offsets
+    (b t + 1,) and keys (n,), rising.
 
-    The keys of query i of row r are keys[offsets[r t + i] : offsets[r t + i + 1]]. Without a matrix, in t log t + n steps: in the
-    sorted order the earlier occurrences of a token are the entries right before it, as many as it has.
+    The keys of query i of row r are keys[offsets[r t + i] : offsets[r t + i + 1]]. Without a
+    matrix, in t log t + n steps: in the sorted order the earlier occurrences of a token are the
+    entries right before it, as many as it has.
     """
     batch, t = ids.shape
     before, order = repeats_before(ids)
     counts = before.flatten()
     offsets = functional.pad(counts.cumsum(0), (1, 0))
-    # The index of each token in its sorted row: its list begins that many entries before. With ids 7 3 7 3 7 the sorted order is
-    # 1 3 0 2 4; the last 7, at index 4, has count 2, so its list is the entries 2 and 3: positions 0 and 2, whose followers are 1 and 3.
+    # The index of each token in its sorted row: its list begins that many entries before. With ids
+    # 7 3 7 3 7 the sorted order is 1 3 0 2 4; the last 7, at index 4, has count 2, so its list is
+    # the entries 2 and 3: positions 0 and 2, whose followers are 1 and 3.
     entries = torch.arange(ids.numel(), device=ids.device).view(batch, t)
     begins = torch.empty_like(order).scatter_(1, order, entries).flatten() - counts
     num_pairs = int(offsets[-1])
@@ -74,13 +90,19 @@ def follower_lists(ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Selector(nn.Module):
-    """A learned choice of positions: the k of a text whose scores w . u[i] + b are highest, or a share of them.
+    """A learned choice of positions: the k of a text whose scores w . u[i] + b are highest, or a
+    share of them.
 
-    Zoology's learned selection (arXiv 2312.04927, section 5) weights the lookup of every position by s[i] = sigmoid(w . u[i] + b), keeps
-    the k highest of a text, adds Gaussian noise before it looks for these in training, and adds  max(0, sum s - k) / t  to the loss. So
-    does this in training; the weight is 1, with the gradient of s (straight-through), so that positions that are not chosen also learn.
-    The k highest of a whole text look ahead: whether a position is one depends on what follows. Elsewhere a position is therefore
-    chosen where it may be, which is where its score is at least `threshold`, the mean of the k-th highest in training, and the budget
+    Zoology's learned selection (arXiv 2312.04927, section 5) weights the lookup of every position
+        by s[i] = sigmoid(w . u[i] + b), keeps
+    the k highest of a text, adds Gaussian noise before it looks for these in training, and adds
+        max(0, sum s - k) / t  to the loss. So
+    does this in training; the weight is 1, with the gradient of s (straight-through), so that
+        positions that are not chosen also learn.
+    The k highest of a whole text look ahead: whether a position is one depends on what follows.
+        Elsewhere a position is therefore
+    chosen where it may be, which is where its score is at least `threshold`, the mean of the k-th
+        highest in training, and the budget
     so far, share * (i + 1) rounded up, or k, is not used up.
     """
 
@@ -88,15 +110,25 @@ class Selector(nn.Module):
     FORGETS = 0.01
     """The share of each training step's mean in `threshold`."""
 
-    def __init__(self, d_model: int, share: float, *, k: int = 0, noise: float = 0.1, penalty: float = 0.1) -> None:
-        """`k` > 0 is a number of positions of each text in place of `share`; `noise` is a standard deviation, in logits."""
+    def __init__(
+        self,
+        d_model: int,
+        share: float,
+        *,
+        k: int = 0,
+        noise: float = 0.1,
+        penalty: float = 0.1,
+    ) -> None:
+        """`k` > 0 is a number of positions of each text in place of `share`; `noise` is a standard
+        deviation, in logits."""
         super().__init__()
         self.score = nn.Linear(d_model, 1)
         self.register_buffer("threshold", torch.zeros(()))
         self.share, self.k, self.noise, self.penalty = share, k, noise, penalty
 
     def forward(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """u: (b, t, d) -> in training: 1 where a position is chosen and 0 elsewhere, with the gradient of s; and s; both (b, t)."""
+        """u: (b, t, d) -> in training: 1 where a position is chosen and 0 elsewhere, with the
+        gradient of s; and s; both (b, t)."""
         logit: Tensor = widened(self.score(u)[..., 0])
         noisy = logit.detach() + self.noise * torch.randn_like(logit)
         highest = noisy.topk(self.most(logit.shape[1]), dim=1)
@@ -110,17 +142,25 @@ class Selector(nn.Module):
         return applied(self.score, u)[..., 0] >= self.threshold
 
     def choose(self, u: Tensor, places: Tensor, state: State) -> tuple[Tensor, State]:
-        """u: (b, t, d) at positions (t,) or (b, t), after a state -> which are chosen, (b, t) bool, and the state after them."""
+        """u: (b, t, d) at positions (t,) or (b, t), after a state -> which are chosen, (b, t) bool,
+        and the state after them."""
         asking = self.asks(u)
         asked = state["asked"][:, None] + asking.cumsum(1)
         budget = self.k if self.k else ((places + 1).double() * self.share).ceil().long()
-        # Granted is the greatest count that rises with `asked` and stays within the budget: what is asked, less the worst excess so far.
+        # Granted is the greatest count that rises with `asked` and stays within the budget: what is
+        # asked, less the worst excess so far.
         refused = torch.maximum((asked - budget).cummax(1).values, state["refused"][:, None])
-        granted = torch.cat([(state["asked"] - state["refused"])[:, None], asked - refused], dim=1).diff(dim=1) > 0
+        granted = (
+            torch.cat([(state["asked"] - state["refused"])[:, None], asked - refused], dim=1).diff(
+                dim=1,
+            )
+            > 0
+        )
         return granted, {"asked": asked[:, -1], "refused": refused[:, -1]}
 
     def initial_state(self, batch: int) -> State:
-        """How many positions of each row asked to be chosen, and how many of these were not: (b,) each."""
+        """How many positions of each row asked to be chosen, and how many of these were not: (b,)
+        each."""
         none = torch.zeros(batch, dtype=torch.int64, device=self.score.weight.device)
         return {"asked": none, "refused": none}
 
@@ -129,13 +169,15 @@ class Selector(nn.Module):
         return min(t, self.k or math.ceil(t * self.share))
 
     def excess(self, score: Tensor) -> Tensor:
-        """The auxiliary loss of scores s (b, t), a mean over rows: the penalty on  max(0, sum s - k) / t."""
+        """The auxiliary loss of scores s (b, t), a mean over rows: the penalty on  max(0, sum s -
+        k) / t."""
         t = score.shape[1]
         return self.penalty * torch.relu(score.sum(dim=1) - (self.k or t * self.share)).mean() / t
 
 
 def _mix(x: Tensor | int) -> Tensor | int:
-    """x: int64 in [0, 2^32) -> the same range; overflowing products are right in their lower 32 bits, which are kept."""
+    """x: int64 in [0, 2^32) -> the same range; overflowing products are right in their lower 32
+    bits, which are kept."""
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         x = ((x ^ (x >> shift)) * factor) % WORD
     return x ^ (x >> 16)

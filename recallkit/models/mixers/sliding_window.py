@@ -8,7 +8,12 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from recallkit.kernels.window_attention.api import window_attention, window_attention_step
-from recallkit.kernels.window_attention.state import WindowState, empty_window, positions_in_ring, written_ring
+from recallkit.kernels.window_attention.state import (
+    WindowState,
+    empty_window,
+    positions_in_ring,
+    written_ring,
+)
 from recallkit.models.mixers.attention import Attention
 from recallkit.models.mixers.short_conv import read_convolved
 
@@ -19,14 +24,16 @@ if TYPE_CHECKING:
 
 
 class SlidingWindow(Attention):
-    """Attention over the latest keys: S(i) = {i - window + 1, ..., i} (Longformer, arXiv 2004.05150, section 3.1, made causal).
+    """Attention over the latest keys: S(i) = {i - window + 1, ..., i} (Longformer, arXiv
+    2004.05150, section 3.1, made causal).
 
-    `window` is the number of keys seen, the query's own among them. Others count differently: the released Based checkpoints
-    (arXiv 2402.18668) of window size w see [i - w//2, i], which is `window=w // 2 + 1`, and Zoology's SlidingAttn of block
-    size w sees [i - w, i], which is `window=w + 1`. Other options are those of `Attention`.
+    `window` is the number of keys seen, the query's own among them. Others count differently: the
+    released Based checkpoints (arXiv 2402.18668) of window size w see [i - w//2, i], which is
+    `window=w // 2 + 1`, and Zoology's SlidingAttn of block size w sees [i - w, i], which is
+    `window=w + 1`. Other options are those of `Attention`.
 
-    The state has a fixed size: the latest rotated keys and values in rings (b, h, window, k), the token at position p in slot
-    p % window, and `seen` (b,).
+    The state has a fixed size: the latest rotated keys and values in rings (b, h, window, k), the
+    token at position p in slot p % window, and `seen` (b,).
     """
 
     def __init__(self, d_model: int, *, window: int = 64, **options: Any) -> None:
@@ -49,14 +56,27 @@ class SlidingWindow(Attention):
         return window_attention(q, k, v, self.window)
 
     def initial_state(self, batch: int) -> State:
-        state: State = empty_window(batch, self.num_heads, self.window, self.head_width, like=self.qkv.weight)._asdict()
+        state: State = empty_window(
+            batch,
+            self.num_heads,
+            self.window,
+            self.head_width,
+            like=self.qkv.weight,
+        )._asdict()
         return state if self.short_conv is None else state | {"recent": self.short_conv.initial_state(batch)}
 
     def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         z, recent = read_convolved(self.short_conv, self.qkv(u.unsqueeze(1)), state)
         rings = _rings(state)
         q, k, v = (x.squeeze(2).to(rings.keys.dtype) for x in self.split_heads(z))
-        context, rings = window_attention_step(q, k, v, rings, rope_base=self.rope_base, rope_width=self.rope_width)
+        context, rings = window_attention_step(
+            q,
+            k,
+            v,
+            rings,
+            rope_base=self.rope_base,
+            rope_width=self.rope_width,
+        )
         return self.out_proj(context.flatten(1)), rings._asdict() | recent
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
@@ -73,17 +93,24 @@ class SlidingWindow(Attention):
         return self.merge(context), {"keys": keys, "values": values, "seen": seen + t} | recent
 
     def _attend_after(self, q: Tensor, k: Tensor, v: Tensor, rings: WindowState) -> Tensor:
-        """The attention of t new tokens, all (b, h, t, k), after those in the rings, which only the first queries see."""
+        """The attention of t new tokens, all (b, h, t, k), after those in the rings, which only the
+        first queries see."""
         first = q.shape[2] if q.shape[2] <= self.window else self.window - 1
         context = self._attend_rings(q[:, :, :first], k[:, :, :first], v[:, :, :first], rings)
         return context if first == q.shape[2] else torch.cat([context, self.attend(q, k, v)[:, :, first:]], dim=2)
 
     def _attend_rings(self, q: Tensor, k: Tensor, v: Tensor, rings: WindowState) -> Tensor:
-        """As `_attend_after`, with a mask of all pairs, for at most as many tokens as the window."""
+        """As `_attend_after`, with a mask of all pairs, for at most as many tokens as the
+        window."""
         queries = rings.seen[:, None] + torch.arange(q.shape[2], device=q.device)
         keys = torch.cat([positions_in_ring(rings.seen, self.window), queries], dim=1)
         mask = self.sees(queries[:, None, :, None], keys[:, None, None, :]) & (keys >= 0)[:, None, None, :]
-        return F.scaled_dot_product_attention(q, torch.cat([rings.keys, k], dim=2), torch.cat([rings.values, v], dim=2), attn_mask=mask)
+        return F.scaled_dot_product_attention(
+            q,
+            torch.cat([rings.keys, k], dim=2),
+            torch.cat([rings.values, v], dim=2),
+            attn_mask=mask,
+        )
 
 
 def _rings(state: State) -> WindowState:

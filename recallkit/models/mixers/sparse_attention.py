@@ -1,4 +1,5 @@
-"""Attention by sparse patterns of positions: strided, fixed, star, random and others, used sequentially, as a union or per head."""
+"""Attention by sparse patterns of positions: strided, fixed, star, random and others, used
+sequentially, as a union or per head."""
 
 from __future__ import annotations
 
@@ -9,7 +10,12 @@ import torch
 
 from recallkit.kernels.masked_attention.api import masked_attention
 from recallkit.models.mixers.attention import Attention
-from recallkit.models.mixers.sparse_patterns import CONFIGURATIONS, PATTERNS, TWO_PARTS, sees_in_pattern
+from recallkit.models.mixers.sparse_patterns import (
+    CONFIGURATIONS,
+    PATTERNS,
+    TWO_PARTS,
+    sees_in_pattern,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,27 +28,33 @@ MOST_RANDOM = 64
 
 
 class SparseAttention(Attention):
-    """Softmax attention over the keys of a sparse pattern, S(i) as in `sees_in_pattern`, intersected with j <= i.
+    """Softmax attention over the keys of a sparse pattern, S(i) as in `sees_in_pattern`,
+    intersected with j <= i.
 
-    The patterns and their three configurations are those that Yun et al. 2020 (arXiv 2006.04862, equations 4 to 6, section 5.1) compare,
-    and Longformer's and BigBird's. Strided and fixed have two parts, A1 and A2, which a model uses
+    The patterns and their three configurations are those that Yun et al. 2020 (arXiv 2006.04862,
+    equations 4 to 6, section 5.1) compare, and Longformer's and BigBird's. Strided and fixed have
+    two parts, A1 and A2, which a model uses
 
     sequential  alternating: A1 in even layers, A2 in odd ones (`layer`)
     union       at once: A1 and A2 in every head
     multihead   side by side: A1 in the first half of the heads, A2 in the second
 
-    The others have one part, so `union` is their only configuration, except that `multihead` of random draws other pairs for each head.
-    The causal mask of a pattern is its intersection with the past, as the paper evaluates language models (G.2): strided reaches
-    half a stride back, and star's relay, the last of `length` positions, is seen by nobody before it. A text must not be longer than
-    `length`, which star and bigbird need. `stride` is w, `sparsity` is random's alone: the share of pairs that are not seen. Every query
-    sees itself. Other options are those of `Attention`.
+    The others have one part, so `union` is their only configuration, except that `multihead` of
+    random draws other pairs for each head. The causal mask of a pattern is its intersection with
+    the past, as the paper evaluates language models (G.2): strided reaches half a stride back, and
+    star's relay, the last of `length` positions, is seen by nobody before it. A text must not be
+    longer than `length`, which star and bigbird need. `stride` is w, `sparsity` is random's alone:
+    the share of pairs that are not seen. Every query sees itself. Other options are those of
+    `Attention`.
 
-    Only the mask is sparse: on CPU and in training `forward` is dense attention under it, in time and memory of t^2 whatever the
-    pattern, as `read` is after the first tokens. On a GPU `forward` skips blocks of pairs without any seen one, see `masked_attention`.
+    Only the mask is sparse: on CPU and in training `forward` is dense attention under it, in time
+    and memory of t^2 whatever the pattern, as `read` is after the first tokens. On a GPU `forward`
+    skips blocks of pairs without any seen one, see `masked_attention`.
     """
 
     causal: ClassVar[bool] = True
-    """Whether only the past is seen. A subclass with False is an encoder's, for texts of just `length` tokens, without a state."""
+    """Whether only the past is seen. A subclass with False is an encoder's, for texts of just
+    `length` tokens, without a state."""
 
     def __init__(
         self,
@@ -65,17 +77,30 @@ class SparseAttention(Attention):
         if configuration not in CONFIGURATIONS:
             raise ValueError(f"no configuration {configuration}: {', '.join(CONFIGURATIONS)}")
         if pattern not in TWO_PARTS and configuration != "union" and (pattern, configuration) != ("random", "multihead"):
-            raise ValueError(f"{pattern} has one part, so its configuration is union, not {configuration}")
+            raise ValueError(
+                f"{pattern} has one part, so its configuration is union, not {configuration}",
+            )
         if pattern in TWO_PARTS and configuration == "multihead" and self.num_heads % 2:
-            raise ValueError(f"multihead gives each half of the heads a part, and {self.num_heads} heads cannot be halved")
+            raise ValueError(
+                f"multihead gives each half of the heads a part, and {self.num_heads} heads cannot be halved",
+            )
         if stride < 1 or not 0 <= sparsity <= 1:
-            raise ValueError(f"a stride of {stride} and a sparsity of {sparsity}: at least 1, and from 0 to 1")
+            raise ValueError(
+                f"a stride of {stride} and a sparsity of {sparsity}: at least 1, and from 0 to 1",
+            )
         if not 0 <= num_random <= MOST_RANDOM:
             raise ValueError(f"num_random is {num_random}: choose 0 to {MOST_RANDOM}")
         if "length" in PATTERNS[pattern] and length < 2:
-            raise ValueError(f"{pattern} is defined for texts of a length, at least 2: set length, not {length}")
+            raise ValueError(
+                f"{pattern} is defined for texts of a length, at least 2: set length, not {length}",
+            )
         self.pattern, self.configuration, self.layer = pattern, configuration, layer
-        self.stride, self.length, self.num_global, self.num_random = stride, length, num_global, num_random
+        self.stride, self.length, self.num_global, self.num_random = (
+            stride,
+            length,
+            num_global,
+            num_random,
+        )
         self.sparsity, self.seed = sparsity, seed
         self.max_length = length if "length" in PATTERNS[pattern] else None
 
@@ -84,7 +109,8 @@ class SparseAttention(Attention):
         return self._rule()(queries, keys, *by_head, **self._numbers())
 
     def num_pairs(self, t: int) -> int:
-        """See `Attention.num_pairs`: the expected number for `random`, exact for the others, from masks of some queries at a time."""
+        """See `Attention.num_pairs`: the expected number for `random`, exact for the others, from
+        masks of some queries at a time."""
         self._refuse_other_lengths(t)
         if self.pattern == "random":
             return self.num_heads * (t + round((1 - self.sparsity) * (t * (t - 1) // 2)))
@@ -96,22 +122,37 @@ class SparseAttention(Attention):
         self._refuse_other_lengths(q.shape[2])
         rule = self._rule()
         key = (rule.func, *rule.args, *sorted(rule.keywords.items()))
-        return masked_attention(q, k, v, rule, by_head=self.configuration == "multihead", key=key, numbers=self._numbers())
+        return masked_attention(
+            q,
+            k,
+            v,
+            rule,
+            by_head=self.configuration == "multihead",
+            key=key,
+            numbers=self._numbers(),
+        )
 
     def extend(self, u: Tensor, state: State) -> tuple[Tensor, State]:
         if not self.causal:
-            raise ValueError("attention in both directions has no state: it reads a text as a whole")
+            raise ValueError(
+                "attention in both directions has no state: it reads a text as a whole",
+            )
         self._refuse_other_lengths(state["keys"].shape[2] + u.shape[1])
         return super().extend(u, state)
 
     def _refuse_other_lengths(self, t: int) -> None:
         if not self.causal and t != self.length:
-            raise ValueError(f"attention in both directions is made for texts of {self.length:,} tokens, not {t:,}")
+            raise ValueError(
+                f"attention in both directions is made for texts of {self.length:,} tokens, not {t:,}",
+            )
         if self.max_length is not None and t > self.max_length:
-            raise ValueError(f"{self.pattern} is defined for texts of at most {self.max_length:,} tokens, not {t:,}")
+            raise ValueError(
+                f"{self.pattern} is defined for texts of at most {self.max_length:,} tokens, not {t:,}",
+            )
 
     def _rule(self) -> functools.partial[Tensor]:
-        """`sees` without the mixer and its numbers, so that caching it does not keep parameters in memory."""
+        """`sees` without the mixer and its numbers, so that caching it does not keep parameters in
+        memory."""
         options: dict[str, Any] = self._drawing() | {"causal": self.causal}
         if self.configuration == "multihead":
             halves = None if self.pattern == "random" else self.num_heads // 2
@@ -130,8 +171,16 @@ class SparseAttention(Attention):
         return {"num_random": self.num_random, "seed": self.seed} if self.pattern == "bigbird" else {}
 
 
-def _sees_by_head(pattern: str, half: int | None, queries: Tensor, keys: Tensor, heads: Tensor, **options: Any) -> Tensor:
-    """`sees_in_pattern`, part 0 in the first `half` heads and part 1 in the others, or with `half` None a draw for each head."""
+def _sees_by_head(
+    pattern: str,
+    half: int | None,
+    queries: Tensor,
+    keys: Tensor,
+    heads: Tensor,
+    **options: Any,
+) -> Tensor:
+    """`sees_in_pattern`, part 0 in the first `half` heads and part 1 in the others, or with `half`
+    None a draw for each head."""
     if half is None:
         return sees_in_pattern(pattern, queries, keys, heads=heads, **options)
     first, second = (sees_in_pattern(pattern, queries, keys, part=part, **options) for part in (0, 1))

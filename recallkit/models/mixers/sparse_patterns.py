@@ -1,4 +1,5 @@
-"""Sparse patterns of attention as rules of positions: strided, fixed, star, random, Longformer's and BigBird's, causal or not."""
+"""Sparse patterns of attention as rules of positions: strided, fixed, star, random, Longformer's
+and BigBird's, causal or not."""
 
 from __future__ import annotations
 
@@ -38,20 +39,25 @@ def sees_in_pattern(
     sparsity: float = 0.9,
     seed: int = 0,
 ) -> Tensor:
-    """Which keys a query sees, by int64 positions from 0 that broadcast -> bool; i a query, j a key, w the stride, n the length:
+    """Which keys a query sees, by int64 positions from 0 that broadcast -> bool; i a query, j a
+    key, w the stride, n the length:
 
     strided     part 0: -floor(w / 2) <= i - j <= ceil(w / 2);  part 1: (i - j) mod w = 0
     fixed       part 0: floor(j / w) = floor(i / w);  part 1: j mod w = w - 1, or j = i
-    star        i or j the relay, which is n - 1; or i and j at most w apart on the ring of the other n - 1 positions
-    random      j = i, or hash(seed, i, j) >= sparsity; with `heads` (broadcasting, too) a draw for each head
+    star        i or j the relay, which is n - 1; or i and j at most w apart on the ring of the
+        other n - 1 positions
+    random      j = i, or hash(seed, i, j) >= sparsity; with `heads` (broadcasting, too) a draw for
+        each head
     longformer  |i - j| <= floor(w / 2), or i or j among the first `num_global`
     bigbird     as longformer, or j one of `num_random` draws of i from all n positions
 
-    Strided, fixed and star are equations 4, 5 and 6 of Yun et al. 2020 (arXiv 2006.04862), longformer is section 3.1 of Beltagy et al.
-    2020 (arXiv 2004.05150) without dilation, bigbird section 2 of Zaheer et al. 2020 (arXiv 2007.14062) with the first tokens as the
-    global ones, draws with replacement, and pairs of positions instead of blocks. `causal` keeps only pairs of j <= i, as
-    the paper masks patterns for language models (G.2, H.1). `part` None is the union of a pattern's parts; others than strided and
-    fixed have one. Star and bigbird depend on the length n, at most which a text may be long; no other does.
+    Strided, fixed and star are equations 4, 5 and 6 of Yun et al. 2020 (arXiv 2006.04862),
+    longformer is section 3.1 of Beltagy et al. 2020 (arXiv 2004.05150) without dilation, bigbird
+    section 2 of Zaheer et al. 2020 (arXiv 2007.14062) with the first tokens as the global ones,
+    draws with replacement, and pairs of positions instead of blocks. `causal` keeps only pairs of j
+    <= i, as the paper masks patterns for language models (G.2, H.1). `part` None is the union of a
+    pattern's parts; others than strided and fixed have one. Star and bigbird depend on the length
+    n, at most which a text may be long; no other does.
     """
     apart = queries - keys
     if pattern == "strided":

@@ -134,17 +134,6 @@ def test_blocks_are_texts_of_their_own(window, t):
     assert difference(mixer(u), alone) < 1e-9
 
 
-@pytest.mark.parametrize(("window", "t"), [(1, 5), (3, 8), (16, 70)])
-def test_a_block_with_the_previous_one_is_the_end_of_both(window, t):
-    mixer = make(BlockedWindow, window=window, previous=True)
-    whole = same_parameters(mixer, Attention(D))
-    u, _ = inputs(mixer, t)
-    made = mixer(u)
-    for start in range(0, t, window):
-        both = whole(u[:, max(0, start - window) : start + window])
-        assert difference(made[:, start : start + window], both[:, -made[:, start : start + window].shape[1] :]) < 1e-9
-
-
 @pytest.mark.parametrize("window", [1, 2, 5])
 def test_reading_a_sliding_window_after_any_number_of_tokens_is_reading_at_once(window):
     """For every offset in the ring, of a text shorter than a window, of one, of two and of more."""
@@ -170,7 +159,6 @@ def test_reading_a_sliding_window_after_any_number_of_tokens_is_reading_at_once(
         SlidingWindow(D, window=7),
         BlockedWindow(D, window=1),
         BlockedWindow(D, window=7),
-        BlockedWindow(D, window=7, previous=True),
     ],
 )
 def test_pairs_are_those_of_the_mask(mixer):
