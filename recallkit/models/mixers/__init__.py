@@ -11,40 +11,41 @@ from recallkit import registry
 if TYPE_CHECKING:
     from recallkit.models.mixers.api import Mixer
 
-MIXERS: dict[str, str] = {
-    "attention": "recallkit.models.mixers.attention:Attention",
-    "sliding_window": "recallkit.models.mixers.sliding_window:SlidingWindow",
-    "blocked_window": "recallkit.models.mixers.blocked_window:BlockedWindow",
-    "sparse_attention": "recallkit.models.mixers.sparse_attention:SparseAttention",
-    "entmax_attention": "recallkit.models.mixers.entmax_attention:EntmaxAttention",
-    "selective_attention": "recallkit.models.mixers.selective_attention:SelectiveAttention",
-    "gau": "recallkit.models.mixers.gau:GAU",
-    "long_conv": "recallkit.models.mixers.long_conv:LongConv",
-    "base_conv": "recallkit.models.mixers.base_conv:BaseConv",
-    "gated_short_conv": "recallkit.models.mixers.base_conv:GatedShortConv",
-    "hyena": "recallkit.models.mixers.hyena:Hyena",
-    "programmatic_conv": "recallkit.models.mixers.dynamic_conv:ProgrammaticConv",
-    "autocorrelation_conv": "recallkit.models.mixers.dynamic_conv:AutocorrelationConv",
-    "linear_attention": "recallkit.models.mixers.linear_attention:LinearAttention",
-    "prefix_linear_attention": "recallkit.models.mixers.prefix_linear_attention:PrefixLinearAttention",
-    "retnet": "recallkit.models.mixers.retnet:RetNet",
-    "gla": "recallkit.models.mixers.gla:GLA",
-    "hgrn": "recallkit.models.mixers.hgrn:HGRN",
-    "hgrn2": "recallkit.models.mixers.hgrn:HGRN2",
-    "delta_net": "recallkit.models.mixers.delta_net:DeltaNet",
-    "gated_delta": "recallkit.models.mixers.gated_delta:GatedDelta",
-    "kda": "recallkit.models.mixers.kda:KDA",
-    "rwkv4": "recallkit.models.mixers.rwkv4:RWKV4",
-    "rwkv5": "recallkit.models.mixers.rwkv5:RWKV5",
-    "rwkv7": "recallkit.models.mixers.rwkv7:RWKV7",
-    "mamba": "recallkit.models.mixers.mamba:Mamba",
-    "mamba2": "recallkit.models.mixers.mamba2:Mamba2",
-    "mamba3": "recallkit.models.mixers.mamba3:Mamba3",
-    "h3": "recallkit.models.mixers.h3:H3",
-    "s4": "recallkit.models.mixers.s4:S4",
-    "s4d": "recallkit.models.mixers.s4d:S4D",
-    "gss": "recallkit.models.mixers.gss:GSS",
+_PLACES = {
+    "attention": "attention:Attention",
+    "sliding_window": "sliding_window:SlidingWindow",
+    "blocked_window": "blocked_window:BlockedWindow",
+    "sparse_attention": "sparse_attention:SparseAttention",
+    "entmax_attention": "entmax_attention:EntmaxAttention",
+    "selective_attention": "selective_attention:SelectiveAttention",
+    "gau": "gau:GAU",
+    "long_conv": "long_conv:LongConv",
+    "base_conv": "base_conv:BaseConv",
+    "gated_short_conv": "base_conv:GatedShortConv",
+    "hyena": "hyena:Hyena",
+    "programmatic_conv": "dynamic_conv:ProgrammaticConv",
+    "autocorrelation_conv": "dynamic_conv:AutocorrelationConv",
+    "linear_attention": "linear_attention:LinearAttention",
+    "prefix_linear_attention": "prefix_linear_attention:PrefixLinearAttention",
+    "retnet": "retnet:RetNet",
+    "gla": "gla:GLA",
+    "hgrn": "hgrn:HGRN",
+    "hgrn2": "hgrn:HGRN2",
+    "delta_net": "delta_net:DeltaNet",
+    "gated_delta": "gated_delta:GatedDelta",
+    "kda": "kda:KDA",
+    "rwkv4": "rwkv4:RWKV4",
+    "rwkv5": "rwkv5:RWKV5",
+    "rwkv7": "rwkv7:RWKV7",
+    "mamba": "mamba:Mamba",
+    "mamba2": "mamba2:Mamba2",
+    "mamba3": "mamba3:Mamba3",
+    "h3": "h3:H3",
+    "s4": "s4:S4",
+    "s4d": "s4d:S4D",
+    "gss": "gss:GSS",
 }
+MIXERS = {name: f"{__name__}.{place}" for name, place in _PLACES.items()}
 """Name -> class. A mixer is a file, a line here and a test."""
 
 
@@ -69,13 +70,14 @@ def make_mixer(kind: str, d_model: int, **options: Any) -> Mixer:
 def options_of(make: type) -> dict[str, str]:
     """The keyword options of a mixer's class, including those that it passes on to its base, and
     their annotations."""
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for base in make.__mro__:
         parameters = inspect.signature(base).parameters.values() if "__init__" in vars(base) else []
-        found = {p.name: str(p.annotation) for p in parameters if p.kind is p.KEYWORD_ONLY} | found
+        own = {p.name: str(p.annotation) for p in parameters if p.kind is p.KEYWORD_ONLY}
+        options = own | options
         if parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
-    return found
+    return options
 
 
 def _fits(value: Any, wanted: str) -> bool:

@@ -4,6 +4,7 @@ token by token, and its cost."""
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -159,7 +160,17 @@ def widened(u: Tensor) -> Tensor:
 def rms_normed(x: Tensor, norm: nn.RMSNorm) -> Tensor:
     """norm(x), in float32 or wider."""
     wide = widened(x)
-    return functional.rms_norm(wide, norm.normalized_shape, norm.weight.to(wide.dtype), norm.eps)  # type: ignore[arg-type]
+    shape = list(norm.normalized_shape)
+    return functional.rms_norm(wide, shape, norm.weight.to(wide.dtype), norm.eps)
+
+
+def extended(state: State, latest: State, dim: int) -> State:
+    """The entries of `latest`, each behind what the state has of it along an axis, in its type."""
+    return {
+        # The state is wider than the inputs.
+        name: torch.cat([state[name], x.to(state[name].dtype)], dim=dim)
+        for name, x in latest.items()
+    }
 
 
 def constant_taps(module: nn.Module, compute: Callable[[int], Tensor], t: int) -> Tensor:
@@ -170,14 +181,15 @@ def constant_taps(module: nn.Module, compute: Callable[[int], Tensor], t: int) -
     graph, whose memory they would be.
     """
     tensors = [*module.parameters(), *module.buffers()]
-    recorded = torch.compiler.is_compiling() or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
-    if torch.is_grad_enabled() or recorded or any(tensor.is_inference() for tensor in tensors):
+    is_captured = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    is_recorded = is_captured or torch.compiler.is_compiling()
+    if torch.is_grad_enabled() or is_recorded or any(tensor.is_inference() for tensor in tensors):
         return compute(t)
     versions = [(tensor.data_ptr(), tensor._version) for tensor in tensors]
     latest = module.__dict__.get("latest_taps")
     # The parameters themselves are part of the record: as long as they exist, no other tensor has
     # their address.
-    if latest is None or latest[:2] != (t, versions) or any(a is not b for a, b in zip(latest[2], tensors, strict=True)):
+    if latest is None or latest[:2] != (t, versions) or not _are(latest[2], tensors):
         with torch.inference_mode(False), torch.no_grad():
             latest = module.__dict__["latest_taps"] = (t, versions, tensors, compute(t))
     taps: Tensor = latest[3]
@@ -191,6 +203,11 @@ def check_positive(**sizes: int) -> None:
             raise ValueError(f"{name} is {size}, not a positive integer")
 
 
+def _are(some: list[Tensor], others: list[Tensor]) -> bool:
+    """Whether they are the same objects."""
+    return all(map(operator.is_, some, others))
+
+
 def head_widths(
     d_model: int,
     num_heads: int,
@@ -200,10 +217,9 @@ def head_widths(
     """The widths of the keys and of the values of all heads, as shares of d. Raises ValueError
     where the heads do not divide them."""
     key_width, value_width = int(d_model * key_factor), int(d_model * value_factor)
-    if num_heads < 1 or key_width < 1 or value_width < 1 or key_width % num_heads or value_width % num_heads:
-        raise ValueError(
-            f"num_heads {num_heads} does not divide widths of {key_width} (keys) and {value_width} (values)",
-        )
+    if num_heads < 1 or any(width < 1 or width % num_heads for width in (key_width, value_width)):
+        widths = f"widths of {key_width} (keys) and {value_width} (values)"
+        raise ValueError(f"num_heads {num_heads} does not divide {widths}")
     return key_width, value_width
 
 
@@ -239,7 +255,9 @@ def gated_flops(mixer: HeadRecurrence, t: int) -> int:
 def linear_flops(t: int, *layers: nn.Linear) -> int:
     """Operations of linear layers applied to each of t tokens: two for each weight, one for each
     bias."""
-    return sum(t * layer.out_features * (2 * layer.in_features + (layer.bias is not None)) for layer in layers)
+    weights = sum(layer.weight.numel() for layer in layers)
+    biases = sum(layer.out_features for layer in layers if layer.bias is not None)
+    return t * (2 * weights + biases)
 
 
 def conv_flops(t: int, taps: int, channels: int) -> int:

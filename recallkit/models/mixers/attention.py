@@ -4,15 +4,20 @@ the keys."""
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from recallkit.models.mixers.api import Mixer, State, applied, linear_flops, rms_normed
+from recallkit.models.mixers.api import Mixer, State, applied, extended, linear_flops, rms_normed
 from recallkit.models.mixers.rotary import rotary_width, rotate, rotate_reference
-from recallkit.models.mixers.short_conv import convolution_flops, make_short_conv, read_convolved
+from recallkit.models.mixers.short_conv import (
+    convolution_flops,
+    initial_history,
+    make_short_conv,
+    read_convolved,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,6 +41,9 @@ class Attention(Mixer):
     convolution of that many taps on every channel of q, k and v, as Hyena, H3 and Mamba have it;
     the last inputs of the convolution, `recent`, are then part of the state.
     """
+
+    window: int | None = None
+    """How many of the latest keys later queries may see; None for all."""
 
     def __init__(
         self,
@@ -64,10 +72,6 @@ class Attention(Mixer):
         """Which keys a query sees, by their positions: (..., 1, t, 1) and (..., 1, 1, T) -> bool,
         whose third last axis is heads or 1."""
         return keys <= queries
-
-    def num_kept(self) -> int | None:
-        """How many of the latest keys are kept for later queries; None for all."""
-        return None
 
     def num_pairs(self, t: int) -> int:
         """Number of pairs of a query and a key that it sees in t tokens, summed over the heads."""
@@ -112,8 +116,8 @@ class Attention(Mixer):
         """u: (t, d) and the ids of one row -> the positions that each query sees in each head;
         where there are none it gets zero."""
         places = torch.arange(u.shape[0], device=u.device)
-        seen = self.sees(places[:, None], places).expand(self.num_heads, -1, -1)
-        return [[row.nonzero().flatten().tolist() for row in of_head] for of_head in seen]
+        mask = self.sees(places[:, None], places).expand(self.num_heads, -1, -1)
+        return [[places[row].tolist() for row in rows] for rows in mask]
 
     def initial_state(self, batch: int) -> State:
         weight = self.qkv.weight
@@ -123,12 +127,13 @@ class Attention(Mixer):
             "values": empty,
             "seen": torch.zeros(batch, dtype=torch.int64, device=weight.device),
         }
-        return state if self.short_conv is None else state | {"recent": self.short_conv.initial_state(batch)}
+        return state | initial_history(self.short_conv, batch)
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         q, state = self.extend(u, state)
-        fresh = state["keys"].shape[2] == u.shape[1]
-        context = self.attend(q, state["keys"], state["values"]) if fresh else self._attend_kept(q, state)
+        keys, values = state["keys"], state["values"]
+        is_first = keys.shape[2] == u.shape[1]
+        context = self.attend(q, keys, values) if is_first else self.attend_masked(q, state)
         return self.merge(context), self.trim(state)
 
     def extend(self, u: Tensor, state: State) -> tuple[Tensor, State]:
@@ -136,12 +141,9 @@ class Attention(Mixer):
         older ones."""
         first, (z, recent) = state["seen"], read_convolved(self.short_conv, self.qkv(u), state)
         q, k, v = self.rotated(z, first[:, None] + torch.arange(u.shape[1], device=u.device))
-        keys, values = (torch.cat([state[name], x.to(state[name].dtype)], dim=2) for name, x in (("keys", k), ("values", v)))
-        return q.to(keys.dtype), {
-            "keys": keys,
-            "values": values,
-            "seen": first + u.shape[1],
-        } | recent
+        after = extended(state, {"keys": k, "values": v}, dim=2)
+        after["seen"] = first + u.shape[1]
+        return q.to(after["keys"].dtype), after | recent
 
     def places(self, state: State, num_latest: int) -> Tensor:
         """The positions (b, num_latest) of a state's latest entries; negative where a row has
@@ -150,35 +152,39 @@ class Attention(Mixer):
 
     def trim(self, state: State) -> State:
         """The state without the keys that no later query sees."""
-        kept = self.num_kept()
-        if kept is None or state["keys"].shape[2] <= kept:
+        if self.window is None or state["keys"].shape[2] <= self.window:
             return state
-        return state | {name: state[name][:, :, -kept:].contiguous() for name in ("keys", "values")}
+        latest = slice(-self.window, None)
+        names = ("keys", "values")
+        return state | {name: state[name][:, :, latest].contiguous() for name in names}
 
     def state_size(self, t: int) -> int:
         """See `Mixer.state_size`: 2 d t, keys and values (Based, arXiv 2402.18668, appendix E.2),
         of the tokens that are kept."""
-        kept = self.num_kept()
-        return 2 * self.d_model * (t if kept is None else min(t, kept))
+        return 2 * self.d_model * (t if self.window is None else min(t, self.window))
 
     def flops(self, t: int) -> int:
         """See `Mixer.flops`: the projections, and a score and a weighted value, 2 k each, for each
         pair that is seen."""
         convolution = convolution_flops(self.short_conv, t)
-        return linear_flops(t, self.qkv, self.out_proj) + convolution + 4 * self.head_width * self.num_pairs(t)
+        pairs = 4 * self.head_width * self.num_pairs(t)
+        return linear_flops(t, self.qkv, self.out_proj) + convolution + pairs
 
     def seen_in(self, state: State, num_queries: int) -> Tensor:
         """Which of a state's keys its latest queries see, (b, 1 or h, t, T)."""
         queries, keys = self.places(state, num_queries), self.places(state, state["keys"].shape[2])
-        return self.sees(queries[:, None, :, None], keys[:, None, None, :]) & (keys >= 0)[:, None, None, :]
+        return self.mask(queries, keys)
 
-    def _attend_kept(self, q: Tensor, state: State) -> Tensor:
-        return F.scaled_dot_product_attention(
-            q,
-            state["keys"],
-            state["values"],
-            attn_mask=self.seen_in(state, q.shape[2]),
-        )
+    def mask(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Which keys (b, T) queries (b, t) see, by their positions, (b, 1 or h, t, T); none before
+        the first."""
+        is_real = (keys >= 0)[:, None, None, :]
+        return self.sees(queries[:, None, :, None], keys[:, None, None, :]) & is_real
+
+    def attend_masked(self, q: Tensor, state: State) -> Tensor:
+        """The attention of the latest tokens (b, h, t, k), whose keys are in the state already."""
+        mask = self.seen_in(state, q.shape[2])
+        return F.scaled_dot_product_attention(q, state["keys"], state["values"], attn_mask=mask)
 
     def rotated(self, z: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """As `split_heads`, q and k rotated; positions: (t,) or (b, t)."""
@@ -195,5 +201,6 @@ class Attention(Mixer):
         return q, k, v
 
     def _rotated_reference(self, x: Tensor) -> Tensor:
-        turned = [rotate_reference(x[:, :, i], i, base=self.rope_base, width=self.rope_width) for i in range(x.shape[2])]
-        return torch.stack(turned, dim=2)
+        rotation: Any = {"base": self.rope_base, "width": self.rope_width}
+        places = enumerate(x.unbind(2))
+        return torch.stack([rotate_reference(part, i, **rotation) for i, part in places], dim=2)

@@ -133,4 +133,5 @@ class GatedShortConv(Mixer):
 
     def flops(self, t: int) -> int:
         """Of our forward: projections, convolution, four for each silu, the product."""
-        return linear_flops(t, self.in_proj, self.out_proj) + self.conv.flops(t) + 5 * t * self.width
+        linear = linear_flops(t, self.in_proj, self.out_proj)
+        return linear + self.conv.flops(t) + 5 * t * self.width

@@ -20,6 +20,8 @@ class BlockedWindow(Attention):
     Other options are those of `Attention`.
     """
 
+    window: int
+
     def __init__(self, d_model: int, *, window: int = 64, **options: Any) -> None:
         super().__init__(d_model, **options)
         if window < 1:
@@ -29,15 +31,12 @@ class BlockedWindow(Attention):
     def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
         return (keys <= queries) & (queries // self.window == keys // self.window)
 
-    def num_kept(self) -> int:
-        return self.window
-
     def num_pairs(self, t: int) -> int:
         blocks, rest = divmod(t, self.window)
         pairs = blocks * (self.window * (self.window + 1) // 2) + rest * (rest + 1) // 2
         return self.num_heads * pairs
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if q.shape[2] <= self.num_kept():
+        if q.shape[2] <= self.window:
             return super().attend(q, k, v)
         return attend_in_blocks(q, k, v, self.window, self.sees, previous=False)

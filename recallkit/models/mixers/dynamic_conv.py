@@ -21,7 +21,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from recallkit.models.mixers.api import Mixer, State, check_positive, linear_flops, widened
+from recallkit.models.mixers.api import (
+    Mixer,
+    State,
+    check_positive,
+    extended,
+    linear_flops,
+    widened,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,14 +102,10 @@ class ProgrammaticConv(DynamicConv):
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         assert ids is not None
-        inputs = torch.cat([state["inputs"], u.to(state["inputs"].dtype)], dim=1)
-        all_ids = torch.cat([state["ids"], ids], dim=1)
-        seen = state["seen"] + u.shape[1]
-        return self._gated(u, self._mixed(inputs, all_ids, seen, u.shape[1])), {
-            "inputs": inputs,
-            "ids": all_ids,
-            "seen": seen,
-        }
+        after = extended(state, {"inputs": u, "ids": ids}, dim=1)
+        after["seen"] = state["seen"] + u.shape[1]
+        mixed = self._mixed(after["inputs"], after["ids"], after["seen"], u.shape[1])
+        return self._gated(u, mixed), after
 
     def state_size(self, t: int) -> int:
         """Counted from the state: inputs and ids, (d + 1) t."""
@@ -113,10 +116,10 @@ class ProgrammaticConv(DynamicConv):
         counted."""
         return linear_flops(t, self.gate) + 2 * (2 * t - 1) * self.d_model
 
-    def _mixed(self, inputs: Tensor, ids: Tensor, seen: Tensor, t: int) -> Tensor:
+    def _mixed(self, inputs: Tensor, ids: Tensor, num_read: Tensor, t: int) -> Tensor:
         """The outputs of the filters at the last t positions (b, t, d)."""
         place = torch.arange(ids.shape[1], device=ids.device)
-        real = place >= ids.shape[1] - seen.unsqueeze(-1)
+        real = place >= ids.shape[1] - num_read.unsqueeze(-1)
         outputs = []
         for start, end in _chunks(ids.shape[1], t):
             same = (ids[:, start:end].unsqueeze(-1) == ids[:, None, :end]) & real[:, None, :end]
@@ -155,7 +158,7 @@ class AutocorrelationConv(DynamicConv):
         mixed = torch.zeros_like(u)
         for row in range(len(u)):
             for i in range(1, u.shape[1]):
-                r = {s: sum(x[row, j] @ x[row, j - s] for j in range(s, i + 1)) for s in range(1, i + 1)}
+                r = {s: (x[row, s : i + 1] * x[row, : i + 1 - s]).sum() for s in range(1, i + 1)}
                 chosen = sorted((s for s in r if r[s] > 0), key=lambda s: -float(r[s]))[: self.top]
                 total = sum(r[s] for s in chosen)
                 for s in chosen:
@@ -173,14 +176,10 @@ class AutocorrelationConv(DynamicConv):
         return {name: weight.new_zeros(batch, *shape) for name, shape in shapes.items()}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        inputs = torch.cat([state["inputs"], u.to(state["inputs"].dtype)], dim=1)
-        keys = torch.cat([state["keys"], self._keys(u).to(state["keys"].dtype)], dim=1)
-        mixed, correlation = self._mixed(inputs, keys, state["correlation"].flip(-1), u.shape[1])
-        return self._gated(u, mixed), {
-            "inputs": inputs,
-            "keys": keys,
-            "correlation": correlation.flip(-1),
-        }
+        after = extended(state, {"inputs": u, "keys": self._keys(u)}, dim=1)
+        by_distance = state["correlation"].flip(-1)
+        mixed, by_distance = self._mixed(after["inputs"], after["keys"], by_distance, u.shape[1])
+        return self._gated(u, mixed), after | {"correlation": by_distance.flip(-1)}
 
     def state_size(self, t: int) -> int:
         """Counted from the state: inputs, keys and correlations, (2 d + 1) t."""

@@ -42,9 +42,9 @@ class EntmaxAttention(Attention):
     def weights_reference(self, scores: Tensor) -> Tensor:
         return entmax(scores, self.alpha)
 
-    def _attend_kept(self, q: Tensor, state: State) -> Tensor:
+    def attend_masked(self, q: Tensor, state: State) -> Tensor:
         return self._weighted(q, state["keys"], state["values"], self.seen_in(state, q.shape[2]))
 
-    def _weighted(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+    def _weighted(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         scores = widened(q @ k.mT) / math.sqrt(self.head_width)
-        return entmax(scores.masked_fill(~seen, -math.inf), self.alpha).to(v.dtype) @ v
+        return entmax(scores.masked_fill(~mask, -math.inf), self.alpha).to(v.dtype) @ v

@@ -102,7 +102,8 @@ class Taylor(FeatureMap):
         return taylor_scores(q, k)
 
     def flops(self) -> int:
-        return 2 * self.feature_dim + 2 * self.feature_dim + self.feature_dim * (self.feature_dim - 1) // 2
+        f = self.feature_dim
+        return 2 * f + 2 * f + f * (f - 1) // 2
 
     def score_flops(self) -> int:
         """See `FeatureMap.score_flops`; no features are needed."""
@@ -236,9 +237,8 @@ def make_feature_map(
     if feature_dim < 1:
         raise ValueError(f"feature_dim {feature_dim} is not positive")
     if num_features is not None and (name != "performer" or num_features < 1):
-        raise ValueError(
-            f"num_features {num_features} with {name}: it is the positive number of Performer's random features",
-        )
+        problem = "it is the positive number of Performer's random features"
+        raise ValueError(f"num_features {num_features} with {name}: {problem}")
     if name == "cosformer":
         if max_length is None or max_length < 1:
             raise ValueError(

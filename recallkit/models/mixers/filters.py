@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from recallkit.kernels.long_conv.api import long_conv
-from recallkit.models.mixers.api import constant_taps, conv_flops, widened
+from recallkit.models.mixers.api import constant_taps, conv_flops, extended, widened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,8 +70,7 @@ class ImplicitFilter(Filter):
     and its code).
 
     position(s) = [s / (L - 1), cos(2 pi f s / L), -sin(2 pi f s / L)], L = max_length, f = 1e-4
-    MLP: `LAYERS` hidden layers of `WIDTH`, each followed by x -> sin(frequency * x) with one
-    learned
+    MLP: `LAYERS` hidden layers of `WIDTH`, each followed by x -> sin(frequency * x), one learned
         frequency for each unit, shared by the layers, and a linear layer without bias.
     window_c(s) = exp(-a_c s / (L - 1)); a_c runs evenly from ln(100) / `slow_decay` (channel 0) to
         ln(100) / `fast_decay`, so that it has fallen to 0.01 at that many times the length.
@@ -117,7 +116,7 @@ class ImplicitFilter(Filter):
             for layer in self.hidden:
                 x = torch.sin(widened(self.frequency) * _linear(x, layer))
             slow, fast = math.log(100) / self.slow_decay, math.log(100) / self.fast_decay
-            options = {"device": place.device, "dtype": place.dtype}
+            options: Any = {"device": place.device, "dtype": place.dtype}
             rates = torch.linspace(slow, fast, self.channels, **options)
             return (_linear(x, self.last) * torch.exp(-time * rates)).T
 
@@ -173,7 +172,7 @@ class FilterConv(nn.Module):
     def read(self, u: Tensor, state: State) -> tuple[Tensor, State]:
         """u: (b, t, channels), the next t inputs of each row -> their outputs and a new state;
         `state` is unchanged."""
-        inputs = torch.cat([state["inputs"], u.to(state["inputs"].dtype)], dim=1)
+        inputs = extended(state, {"inputs": u}, dim=1)["inputs"]
         self.filters.check_length(inputs.shape[1])
         taps = state["taps"][:, : inputs.shape[1]]
         # The first inputs stay in their narrow type, so that a kernel can be used.
@@ -192,4 +191,5 @@ class FilterConv(nn.Module):
         """Operations on one sequence of t inputs, including the computation of the filter (once for
         the batch)."""
         added = (self.skip is not None) * 2 + (self.bias is not None)
-        return self.filters.flops(t) + conv_flops(t, t, self.filters.channels) + added * t * self.filters.channels
+        channels = self.filters.channels
+        return self.filters.flops(t) + conv_flops(t, t, channels) + added * t * channels

@@ -25,9 +25,8 @@ class GatedDelta(DeltaNet):
     """The gated delta rule (arXiv 2412.06464, equation 10): DeltaNet with a decay a of each head,
     and a gate.
 
-    S_i = a_i S_i-1 + b_i k_i^T (v_i - k_i a_i S_i-1),   a = exp(-exp(A_log) softplus(W_a u +
-        dt_bias))
-    y = (swish(W_g u) * norm(o)) W_o
+        S_i = a_i S_i-1 + b_i k_i^T (v_i - k_i a_i S_i-1)
+        a = exp(-exp(A_log) softplus(W_a u + dt_bias)),   y = (swish(W_g u) * norm(o)) W_o
     """
 
     def __init__(
@@ -57,4 +56,5 @@ class GatedDelta(DeltaNet):
 
     def flops(self, t: int) -> int:
         """See `DeltaNet.flops`; a bias, a softplus, a rate, a power and silu's gate."""
-        return super().flops(t) + linear_flops(t, self.a_proj, self.g_proj) + self.num_heads * t * (9 + 5 * self.value_dim)
+        gates = self.num_heads * t * (9 + 5 * self.value_dim)
+        return super().flops(t) + linear_flops(t, self.a_proj, self.g_proj) + gates

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from recallkit.models.mixers.api import Mixer, State, applied, linear_flops, widened
+from recallkit.models.mixers.api import Mixer, State, applied, extended, linear_flops, widened
 from recallkit.models.mixers.rotary import rotary_width, rotate, rotate_reference
 
 
@@ -14,8 +16,8 @@ class GAU(Mixer):
     """The gated attention unit of FLASH (arXiv 2202.10447, section 2.2, figure 2), with e =
     `expand` d and s = `key_dim`:
 
-        g, v = silu(u Wg), silu(u Wv)   (e each),   z = silu(u Wz)   (s),   q, k = z * scale +
-            offset, one of each for q and for k
+        g, v = silu(u Wg), silu(u Wv)   (e each),   z = silu(u Wz)   (s)
+        q, k = z * scale + offset, one of each for q and for k
         y[i] = Wo (g[i] * sum_{j <= i} (relu(q[i] . k[j]) / n_i)^2 v[j])
 
     Causally, n_i is the number of keys that are seen, i + 1, where the paper divides by the length
@@ -34,9 +36,8 @@ class GAU(Mixer):
     ) -> None:
         super().__init__(d_model)
         if key_dim < 2 or expand < 1:
-            raise ValueError(
-                f"GAU has at least 2 entries of a key and an expand of 1, not {key_dim} and {expand}",
-            )
+            sizes = f"{key_dim} and {expand}"
+            raise ValueError(f"GAU has at least 2 entries of a key and an expand of 1, not {sizes}")
         self.key_dim, self.inner, self.rope_base = key_dim, expand * d_model, rope_base
         self.rope_width = rotary_width(key_dim, 1.0)
         self.in_proj = nn.Linear(d_model, 2 * self.inner + key_dim, bias=False)
@@ -46,12 +47,14 @@ class GAU(Mixer):
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         g, v, q, k = self._project(u)
+        rotation: Any = {"base": self.rope_base, "width": self.rope_width}
         outputs = []
         for i in range(u.shape[1]):
             total = torch.zeros_like(v[:, 0])
-            q_i = rotate_reference(q[:, i], i, base=self.rope_base, width=self.rope_width)
+            q_i = rotate_reference(q[:, i], i, **rotation)
             for j in range(i + 1):
-                score = (q_i * rotate_reference(k[:, j], j, base=self.rope_base, width=self.rope_width)).sum(-1, keepdim=True)
+                k_j = rotate_reference(k[:, j], j, **rotation)
+                score = (q_i * k_j).sum(-1, keepdim=True)
                 total = total + (score.clamp(min=0) / (i + 1)) ** 2 * v[:, j]
             outputs.append(g[:, i] * total)
         return applied(self.out_proj, torch.stack(outputs, dim=1))
@@ -70,8 +73,10 @@ class GAU(Mixer):
         t = u.shape[1]
         g, v, q, k = self._project(u)
         positions = state["seen"][:, None] + torch.arange(t, device=u.device)
-        q, k = (rotate(x.unsqueeze(1), positions, base=self.rope_base, width=self.rope_width).squeeze(1) for x in (q, k))
-        keys, values = (torch.cat([state[name], x.to(state[name].dtype)], dim=1) for name, x in (("keys", k), ("values", v)))
+        rotation: Any = {"base": self.rope_base, "width": self.rope_width}
+        q, k = (rotate(x.unsqueeze(1), positions, **rotation).squeeze(1) for x in (q, k))
+        after = extended(state, {"keys": k, "values": v}, dim=1)
+        keys, values = after["keys"], after["values"]
         # A shorter row has zeros at its left, whose scores are zero.
         scores = widened(q.to(keys.dtype) @ keys.mT).relu() / (positions + 1).unsqueeze(2)
         weights = scores.square().tril(keys.shape[1] - t).to(values.dtype)
@@ -90,7 +95,8 @@ class GAU(Mixer):
         that is seen 2 s + 3 and 2 e."""
         pairs = t * (t + 1) // 2
         narrow = t * (4 * (2 * self.inner + self.key_dim) + 4 * self.key_dim + self.inner)
-        return linear_flops(t, self.in_proj, self.out_proj) + narrow + pairs * (2 * self.key_dim + 3 + 2 * self.inner)
+        scores = pairs * (2 * self.key_dim + 3 + 2 * self.inner)
+        return linear_flops(t, self.in_proj, self.out_proj) + narrow + scores
 
     def _project(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """u: (b, t, d) -> g and v (b, t, e), q and k (b, t, s)."""

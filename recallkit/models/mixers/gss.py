@@ -52,7 +52,8 @@ class GSS(StateSpaceMixer):
         gate."""
         gate_width = self.gate.out_features
         projections = linear_flops(t, self.narrow, self.gate, self.widen, self.out_proj)
-        return projections + self.ssm.flops(t) + t * ((8 + 8 + 2) * self.width + (8 + 1) * gate_width)
+        pointwise = t * ((8 + 8 + 2) * self.width + (8 + 1) * gate_width)
+        return projections + self.ssm.flops(t) + pointwise
 
     def inputs(self, u: Tensor) -> Tensor:
         return applied(self.norm, functional.gelu(self.narrow(u)))

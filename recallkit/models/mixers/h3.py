@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 
 
 class H3(Mixer):
-    """y = out_proj(q * ssm_diag(ssm_shift(k) * v)), q, k, v = projections of u  (arXiv 2212.14052,
-        section 3, algorithm 1).
+    """y = out_proj(q * ssm_diag(ssm_shift(k) * v)), q, k, v projections of u (arXiv 2212.14052,
+    section 3, algorithm 1).
 
-    Of each head of p = `head_dim` channels, at each token:  K' = shift(K) (p),  M = K' V^T (p, p),
-        y = Q^T S (p),
-    where S = diag(M) + D M: the head's diagonal state space (`state` / 2 poles with their
-        conjugates, bilinear) on each entry.
-    shift: its state is the last `state` inputs (B = e_1), so it is a convolution with `state`
-        learned taps C, plus a skip.
+    Of each head of p = `head_dim` channels, at each token:
+
+        K' = shift(K) (p),   M = K' V^T (p, p),   S = diag(M) + D M,   y = Q^T S (p)
+
+    diag: the head's diagonal state space (`state` / 2 poles with their conjugates, bilinear) on
+    each entry. shift: its state is the last `state` inputs (B = e_1), so it is a convolution with
+    `state` learned taps C, plus a skip.
     """
 
     def __init__(self, d_model: int, *, state: int = 64, head_dim: int = 1) -> None:

@@ -140,11 +140,10 @@ class HGRN2(HeadRecurrence):
         log_gates = log_forget_gates(self.f_proj(u), self.lower_bound)
         q = functional.silu(self.q_proj(u))
         k = -torch.expm1(log_gates).to(q.dtype)
-        parts = map(self.by_head, (q, k, self.i_proj(u), log_gates))
-        scale = self.key_dim**-0.5
+        q, k, v, log_decay = map(self.by_head, (q, k, self.i_proj(u), log_gates))
         o, kv = gated_linear_attention(
-            *(*parts, state.get("kv")),
-            scale=scale,
+            *(q, k, v, log_decay, state.get("kv")),
+            scale=self.key_dim**-0.5,
             chunk=self.chunk,
             impl=impl,
         )

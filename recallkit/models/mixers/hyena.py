@@ -3,7 +3,7 @@ short convolution."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -57,7 +57,7 @@ class Hyena(Mixer):
         """See `Mixer.forward`. Raises ValueError for more tokens than `max_length`."""
         outer, inner, v = self.short_conv(self.in_proj(u)).chunk(3, dim=-1)
         taps = constant_taps(self.filters, self.filters, u.shape[1])
-        gates = {"in_gate": inner, "out_gate": outer}
+        gates: Any = {"in_gate": inner, "out_gate": outer}
         y = long_conv(v, taps, skip=self.skip[0], out_dtype=v.dtype, **gates)
         return applied(self.out_proj, y)
 
@@ -83,7 +83,7 @@ class Hyena(Mixer):
         self.filters.check_length(inputs.shape[1])
         # The first inputs stay in their narrow type, so that a kernel can be used.
         text = inputs if history.shape[1] else inputs.to(v.dtype)
-        options = {"skip": self.skip[0], "last": u.shape[1], "out_dtype": v.dtype}
+        options: Any = {"skip": self.skip[0], "last": u.shape[1], "out_dtype": v.dtype}
         y = long_conv(text, taps[:, : inputs.shape[1]], **options)
         after = {"short": short, "inputs": inputs, "taps": taps}
         return applied(self.out_proj, outer * y), after

@@ -24,8 +24,8 @@ class KDA(DeltaNet):
     """Kimi delta attention (arXiv 2510.26692): DeltaNet with a decay of each key channel, and a
     gate.
 
-        S_i = (I - b_i k_i^T k_i) diag(a_i) S_i-1 + b_i k_i^T v_i,   a = exp(-exp(A_log)
-            softplus(W_2 W_1 u + dt_bias)),  A_log of a head
+        S_i = (I - b_i k_i^T k_i) diag(a_i) S_i-1 + b_i k_i^T v_i
+        a = exp(-exp(A_log) softplus(W_2 W_1 u + dt_bias)),  A_log of a head
         y = (sigmoid(W_4 W_3 u) * norm(o)) W_o
 
     W_1 and W_3 project to as many numbers as a head has values, as in the authors' code; with
@@ -64,7 +64,8 @@ class KDA(DeltaNet):
         """See `DeltaNet.flops`; a bias, a softplus and a rate for each key channel, sigmoid's
         gate."""
         layers = (self.decay_in, self.decay_out, self.gate_in, self.gate_out)
-        return super().flops(t) + linear_flops(t, *layers) + self.num_heads * t * (5 * self.key_dim + 5 * self.value_dim)
+        gates = self.num_heads * t * 5 * (self.key_dim + self.value_dim)
+        return super().flops(t) + linear_flops(t, *layers) + gates
 
     def _decay_flops(self, t: int) -> int:
         """See `DeltaNet._decay_flops`: a power, k by it and the strength, q; each doubling of a

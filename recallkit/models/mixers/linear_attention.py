@@ -27,7 +27,12 @@ from recallkit.models.mixers.api import (
     widened,
 )
 from recallkit.models.mixers.feature_maps import make_feature_map
-from recallkit.models.mixers.short_conv import convolution_flops, make_short_conv, read_convolved
+from recallkit.models.mixers.short_conv import (
+    convolution_flops,
+    initial_history,
+    make_short_conv,
+    read_convolved,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,9 +78,8 @@ class LinearAttention(Mixer):
         if num_heads < 1 or d_model % num_heads:
             raise ValueError(f"d_model {d_model} is not a multiple of num_heads {num_heads}")
         if decay_exponent < 1:
-            raise ValueError(
-                f"decay_exponent {decay_exponent} is not positive: 1 - 2^-{decay_exponent} is not a decay",
-            )
+            problem = f"1 - 2^-{decay_exponent} is not a decay"
+            raise ValueError(f"decay_exponent {decay_exponent} is not positive: {problem}")
         if decay not in DECAYS:
             raise ValueError(f"decay {decay!r} is not one of {', '.join(map(str, DECAYS))}")
         self.feature_map = make_feature_map(
@@ -108,7 +112,9 @@ class LinearAttention(Mixer):
         self._check_length(u.shape[1])
         z, _ = read_convolved(self.short_conv, self._project(u), {})
         q, k, v = self._split(z)
-        positions = torch.arange(u.shape[1], device=u.device)[:, None] if self.feature_map.needs_positions else None
+        positions = None
+        if self.feature_map.needs_positions:
+            positions = torch.arange(u.shape[1], device=u.device)[:, None]
         y, _ = self._scan(q, k, v, positions, None, final_state=False)
         return self._merge(y, u)
 
@@ -121,7 +127,9 @@ class LinearAttention(Mixer):
         )
         positions = torch.arange(u.shape[1], device=u.device)[:, None]
         q, k = self.feature_map.reference(q, positions), self.feature_map.reference(k, positions)
-        decays = log_decays(self.num_heads, self.decay_exponent, q).exp()[:, None] if self.decay else q.new_ones(self.num_heads, 1)
+        decays = q.new_ones(self.num_heads, 1)
+        if self.decay:
+            decays = log_decays(self.num_heads, self.decay_exponent, q).exp()[:, None]
         factors = None if self.decay_proj is None else widened(self.decay_proj(u))
         outputs = []
         for i in range(u.shape[1]):
@@ -143,9 +151,7 @@ class LinearAttention(Mixer):
             state["k"] = zeros
         if self.feature_map.needs_positions:
             state["seen"] = torch.zeros(batch, dtype=torch.int64, device=weight.device)
-        if self.short_conv is not None:
-            state["recent"] = self.short_conv.initial_state(batch)
-        return state
+        return state | initial_history(self.short_conv, batch)
 
     def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.step`. Raises ValueError as `forward` does."""
@@ -167,7 +173,8 @@ class LinearAttention(Mixer):
         q, k, v = self._split(z)
         positions = None
         if self.feature_map.needs_positions:
-            positions = state["seen"][:, None, None, None] + torch.arange(u.shape[1], device=u.device)[:, None]
+            positions = torch.arange(u.shape[1], device=u.device)[:, None]
+            positions = state["seen"][:, None, None, None] + positions
         y, new = self._scan(q, k, v, positions, state)
         if self.feature_map.needs_positions:
             new["seen"] = state["seen"] + u.shape[1]

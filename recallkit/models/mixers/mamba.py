@@ -43,12 +43,21 @@ class Mamba(Recurrence):
     last inputs.
     """
 
-    def __init__(self, d_model: int, *, state: int = 16, expand: int = 2, conv_kernel: int = 4, dt_rank: int | None = None) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        state: int = 16,
+        expand: int = 2,
+        conv_kernel: int = 4,
+        dt_rank: int | None = None,
+    ) -> None:
         """`dt_rank`: rank of the projection of the steps dt, ceil(d / 16) where None."""
         super().__init__(d_model)
         dt_rank = math.ceil(d_model / 16) if dt_rank is None else dt_rank
         check_positive(state=state, expand=expand, conv_kernel=conv_kernel, dt_rank=dt_rank)
-        self.state, self.width, self.conv_kernel, self.dt_rank = state, expand * d_model, conv_kernel, dt_rank
+        self.state, self.width = state, expand * d_model
+        self.conv_kernel, self.dt_rank = conv_kernel, dt_rank
         self.in_proj = nn.Linear(d_model, 2 * self.width, bias=False)
         self.conv1d = nn.Conv1d(self.width, self.width, conv_kernel, groups=self.width)
         self.x_proj = nn.Linear(self.width, dt_rank + 2 * state, bias=False)
@@ -62,7 +71,10 @@ class Mamba(Recurrence):
 
     def initial_state(self, batch: int) -> State:
         like = widened(self.A_log)
-        return {"conv": like.new_zeros(batch, self.conv_kernel - 1, self.width), "scan": like.new_zeros(batch, self.state, self.width)}
+        return {
+            "conv": like.new_zeros(batch, self.conv_kernel - 1, self.width),
+            "scan": like.new_zeros(batch, self.state, self.width),
+        }
 
     def mix(self, u: Tensor, state: State, impl: Impl = "auto") -> tuple[Tensor, State]:
         x, z = self.in_proj(u).chunk(2, dim=-1)

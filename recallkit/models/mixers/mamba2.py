@@ -36,12 +36,12 @@ class Mamba2(Recurrence):
     """Structured state space duality (arXiv 2405.21060, sections 6 and 7), d_inner = expand d
     channels in heads of p = head_dim:
 
-        [z, x, B, C, dt] = in_proj(u);  [x, B, C] = silu(conv1d([x, B, C]));  dt = softplus(dt +
-            dt_bias), one per head
-        S_i = exp(dt_i A) S_{i-1} + B_i^T (dt_i x_i), of n x p        A = -exp(A_log), one per head
-        y = out_proj(norm((C_i S_i + D x_i) * silu(z_i))), norm a root mean square of each group's
-            channels
+        [z, x, B, C, dt] = in_proj(u);  [x, B, C] = silu(conv1d([x, B, C]))
+        dt = softplus(dt + dt_bias),  A = -exp(A_log), one of each per head
+        S_i = exp(dt_i A) S_{i-1} + B_i^T (dt_i x_i), of n x p
+        y = out_proj(norm((C_i S_i + D x_i) * silu(z_i)))
 
+    The norm is a root mean square of each group's channels.
     B and C of n = `state` numbers are shared by the heads of a group. Parameters have the names of
     the released checkpoints.
     """
@@ -144,5 +144,5 @@ class Mamba2(Recurrence):
     def _merge(self, y: Tensor, z: Tensor) -> Tensor:
         """Gated, normalised and projected: y, z (t, b, d_inner) -> (b, t, d)."""
         gated = torch.unflatten(y * functional.silu(z.to(y.dtype)), -1, (self.groups, -1))
-        normed = functional.rms_norm(gated, gated.shape[-1:], eps=self.eps).flatten(-2) * self.norm.weight
-        return applied(self.out_proj, normed.to(z.dtype)).transpose(0, 1)
+        normed = functional.rms_norm(gated, gated.shape[-1:], eps=self.eps).flatten(-2)
+        return applied(self.out_proj, (normed * self.norm.weight).to(z.dtype)).transpose(0, 1)

@@ -56,12 +56,12 @@ class Mamba3(Mixer):
     """The exponential-trapezoidal recurrence with a complex state (arXiv 2603.15569), one input and
     output (SISO):
 
-        [z, x, B, C, dt, A, lambda, theta] = in_proj(u);   dt = softplus(dt + dt_bias),   A =
-            -softplus(A),   lambda = sigmoid(lambda)
-        B = norm(B) + B_bias,   C = norm(C) + C_bias, the biases of a head;   R_i turns pairs of
-            entries by -dt_i pi tanh(theta_i)
-        S_i = exp(dt_i A_i) R_i (S_{i-1} + (1 - lambda_i) dt_i B_{i-1}^T x_{i-1}) + lambda_i dt_i
-            B_i^T x_i,  of n x p
+        [z, x, B, C, dt, A, lambda, theta] = in_proj(u)
+        dt = softplus(dt + dt_bias),   A = -softplus(A),   lambda = sigmoid(lambda)
+        B = norm(B) + B_bias,   C = norm(C) + C_bias, the biases of a head
+        R_i turns pairs of entries by -dt_i pi tanh(theta_i)
+        S_i = exp(dt_i A_i) R_i (S_{i-1} + (1 - lambda_i) dt_i B_{i-1}^T x_{i-1})
+              + lambda_i dt_i B_i^T x_i,  of n x p
         y = out_proj((C_i S_i + D x_i) * silu(z_i))
 
     d_inner = expand d channels are heads of p = `head_dim`; B and C of n = `state` numbers are
@@ -93,9 +93,8 @@ class Mamba3(Mixer):
             )
         self.angles = int(state * rope_fraction) // 2
         if rope_fraction > 1 or self.angles < 1:
-            raise ValueError(
-                f"rope_fraction {rope_fraction} of a state of {state} is not one pair at least and {state // 2} at most",
-            )
+            bounds = f"one pair at least and {state // 2} at most"
+            raise ValueError(f"rope_fraction {rope_fraction} of a state of {state} is not {bounds}")
         self.num_heads, self.head_dim, self.state, self.groups = (
             self.width // head_dim,
             head_dim,
@@ -112,7 +111,8 @@ class Mamba3(Mixer):
         ]
         self.in_proj = nn.Linear(d_model, sum(self.sizes), bias=False)
         self.dt_bias = nn.Parameter(initial_dt_bias(self.num_heads))
-        self.B_bias, self.C_bias = (nn.Parameter(torch.ones(self.num_heads, state)) for _ in range(2))
+        self.B_bias = nn.Parameter(torch.ones(self.num_heads, state))
+        self.C_bias = nn.Parameter(torch.ones(self.num_heads, state))
         self.B_norm, self.C_norm = (nn.RMSNorm(state, eps=eps) for _ in range(2))
         self.D = nn.Parameter(torch.ones(self.num_heads))
         self.out_proj = nn.Linear(self.width, d_model, bias=False)
@@ -123,8 +123,10 @@ class Mamba3(Mixer):
         shape = len(u), self.num_heads, self.state, self.head_dim
         state, previous, outputs = tokens.x.new_zeros(shape), tokens.x.new_zeros(shape), []
         for i in range(u.shape[1]):
-            write, read, x = (part[:, :, i, :, None] for part in (tokens.write, tokens.read, tokens.x))
-            decay, now, before = (part[:, :, i, None, None] for part in (tokens.log_decay.exp(), tokens.now, tokens.before))
+            vectors = (tokens.write, tokens.read, tokens.x)
+            write, read, x = (part[:, :, i, :, None] for part in vectors)
+            numbers = (tokens.log_decay.exp(), tokens.now, tokens.before)
+            decay, now, before = (part[:, :, i, None, None] for part in numbers)
             turned = turn_pairs((state + before * previous).mT, -tokens.turn[:, :, i, None]).mT
             previous = write * x.mT
             state = decay * turned + now * previous
@@ -173,13 +175,14 @@ class Mamba3(Mixer):
 
     def state_size(self, t: int) -> int:
         """S, the angles, B and x of every head, h (n p + a + n + p); for all t."""
-        return self.num_heads * (self.state * self.head_dim + self.angles + self.state + self.head_dim)
+        n, p = self.state, self.head_dim
+        return self.num_heads * (n * p + self.angles + n + p)
 
     def flops(self, t: int) -> int:
         """Counted: projections, norms and biases; steps, angles and turns; the pairs of each chunk,
         two products with S; skip and gate."""
         n, p, a = self.state, self.head_dim, self.angles
-        head = 2 * n + 17 + 5 * a + 12 * a + p + (2 * n + 1) + (1 + 2 * p) + 5 * p + 4 * n * p + 3 + 3 * p
+        head = 22 + 4 * n + 17 * a + 11 * p + 4 * n * p
         mixing = t * (8 * self.groups * n + 6 * a + self.num_heads * head)
         pair, chunk = 2 * n + 3 + 2 * p, 2 * n * p + 1
         num_chunks = len(chunk_sizes(t, self.chunk))
@@ -187,8 +190,8 @@ class Mamba3(Mixer):
         return linear_flops(t, self.in_proj, self.out_proj) + mixing
 
     def _projected(self, u: Tensor) -> Tokens:
-        z, x, write, read, dt, rate, share, theta = torch.split(self.in_proj(u), self.sizes, dim=-1)
-        x, write, read, dt, rate, share, theta = (widened(part) for part in (x, write, read, dt, rate, share, theta))
+        z, *parts = torch.split(self.in_proj(u), self.sizes, dim=-1)
+        x, write, read, dt, rate, share, theta = map(widened, parts)
         # The bias is added in float32: in bfloat16, steps of 0.001 would be lost in rounding.
         dt = functional.softplus(dt + self.dt_bias).transpose(1, 2)
         rate = functional.softplus(rate).clamp(min=SLOWEST).transpose(1, 2)

@@ -20,9 +20,9 @@ class PrefixLinearAttention(LinearAttention):
     """Linear attention that begins with the state of an encoder, of keys k' and values v' of the
     first M = `prefix` tokens:
 
-        y_i = (sum_j<=i phi(q_i).phi(k_j) v_j + sum_j<=M phi(q_i).phi(k'_j) v'_j) / (the same
-            without v_j and v'_j + eps)
+        y_i = (sum_j<=i phi(q_i).phi(k_j) v_j + sum_j<=M phi(q_i).phi(k'_j) v'_j) / (n_i + eps)
 
+    n_i is the same as the numerator, without v_j and v'_j.
     JRT-RNN (arXiv 2407.05483), prefix linear attention. The second sum is over the whole prefix for
     every i: a token of the prefix sees what follows it, and only what is after the prefix is
     predicted. As in the authors' code, the prefix is in what is read first: M tokens of it, or all
@@ -45,9 +45,8 @@ class PrefixLinearAttention(LinearAttention):
                 f"a prefix of {prefix} tokens has nothing to read: use linear_attention",
             )
         if feature_map == "cosformer":
-            raise ValueError(
-                "cosformer's weights depend on distances, and the keys of a prefix have none: choose another feature_map",
-            )
+            problem = "cosformer's weights depend on distances, and the keys of a prefix have none"
+            raise ValueError(f"{problem}: choose another feature_map")
         super().__init__(
             d_model,
             num_heads=num_heads,
@@ -93,8 +92,10 @@ class PrefixLinearAttention(LinearAttention):
         """See `Mixer.read`: the state of the encoder is added in rows that have read nothing."""
         is_new = state["seen"] == 0
         if is_new.any():
-            rows = {name: is_new.view(-1, *[1] * (value.dim() - 1)) for name, value in state.items()}
-            state = state | {name: torch.where(rows[name], value, state[name]) for name, value in self._encoded(u).items()}
+            state = dict(state)
+            for name, value in self._encoded(u).items():
+                rows = is_new.view(-1, *[1] * (value.dim() - 1))
+                state[name] = torch.where(rows, value, state[name])
         y, new = super().read(u, state)
         return y, new | {"seen": state["seen"] + u.shape[1]}
 
@@ -120,5 +121,6 @@ class PrefixLinearAttention(LinearAttention):
     def _encoder_pairs(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """k' (b, h, n, f) and v' (b, h, n, v) of the first n = min(t, M) tokens."""
         first = u[:, : self.prefix]
-        k, v = (torch.unflatten(project(first), -1, (self.num_heads, -1)) for project in (self.prefix_k_proj, self.prefix_v_proj))
-        return k.transpose(1, 2), v.transpose(1, 2)
+        pairs = self.prefix_k_proj(first), self.prefix_v_proj(first)
+        k, v = (torch.unflatten(x, -1, (self.num_heads, -1)).transpose(1, 2) for x in pairs)
+        return k, v

@@ -28,8 +28,8 @@ def entmax(scores: Tensor, alpha: float) -> Tensor:
         raise ValueError(f"alpha-entmax is defined for alpha of at least 1, not {alpha}")
     if alpha == 1:
         return torch.softmax(scores, dim=-1)
-    made: Tensor = _Entmax.apply(scores, alpha)  # type: ignore[no-untyped-call]
-    return made
+    weights: Tensor = _Entmax.apply(scores, alpha)  # type: ignore[no-untyped-call]
+    return weights
 
 
 class _Entmax(torch.autograd.Function):

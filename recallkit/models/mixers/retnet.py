@@ -22,7 +22,12 @@ from recallkit.models.mixers.api import (
 )
 from recallkit.models.mixers.linear_attention import log_decays
 from recallkit.models.mixers.rotary import rotate
-from recallkit.models.mixers.short_conv import convolution_flops, make_short_conv, read_convolved
+from recallkit.models.mixers.short_conv import (
+    convolution_flops,
+    initial_history,
+    make_short_conv,
+    read_convolved,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,9 +83,7 @@ class RetNet(HeadRecurrence):
         device = self.out_proj.weight.device
         state = super().initial_state(batch)
         state["seen"] = torch.zeros(batch, dtype=torch.int64, device=device)
-        if self.short_conv is not None:
-            state["recent"] = self.short_conv.initial_state(batch)
-        return state
+        return state | initial_history(self.short_conv, batch)
 
     def mix(self, u: Tensor, state: State, impl: Impl = "auto") -> tuple[Tensor, State]:
         """See `Recurrence.mix`: chunk by chunk."""

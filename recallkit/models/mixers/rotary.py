@@ -22,9 +22,8 @@ def rotary_width(head_width: int, fraction: float) -> int:
         raise ValueError(f"rope_fraction is {fraction}, not a fraction of a head")
     width = int(head_width * fraction)
     if width % 2:
-        raise ValueError(
-            f"rope_fraction {fraction} of a head of {head_width} is {width} entries, which cannot be paired",
-        )
+        problem = f"{width} entries, which cannot be paired"
+        raise ValueError(f"rope_fraction {fraction} of a head of {head_width} is {problem}")
     return width
 
 

@@ -51,7 +51,8 @@ class RWKV4(Recurrence):
         self.time_mix_key = nn.Parameter(mix)
         self.time_mix_value = nn.Parameter(mix + 0.3 * depth)
         self.time_mix_receptance = nn.Parameter(mix.sqrt())
-        self.key, self.value, self.receptance, self.out_proj = (nn.Linear(d_model, d_model, bias=False) for _ in range(4))
+        layers = (nn.Linear(d_model, d_model, bias=False) for _ in range(4))
+        self.key, self.value, self.receptance, self.out_proj = layers
         nn.init.orthogonal_(self.value.weight)
         for layer_at_zero in (self.key, self.receptance, self.out_proj):
             nn.init.zeros_(layer_at_zero.weight)
@@ -89,7 +90,8 @@ class RWKV4(Recurrence):
     def flops(self, t: int) -> int:
         """Counted: projections, and for each channel 9 operations of the shifts, 23 of the sums and
         5 of the gate."""
-        return linear_flops(t, self.key, self.value, self.receptance, self.out_proj) + 37 * t * self.d_model
+        layers = (self.key, self.value, self.receptance, self.out_proj)
+        return linear_flops(t, *layers) + 37 * t * self.d_model
 
 
 def decay_rates(time_decay: Tensor) -> Tensor:

@@ -96,7 +96,8 @@ class RWKV5(RWKVHeads):
         self.time_mix_value = nn.Parameter(mix + 0.3 * depth)
         self.time_mix_receptance = nn.Parameter(mix.sqrt())
         self.time_mix_gate = nn.Parameter(mix.sqrt())
-        self.receptance, self.key, self.value, self.gate, self.out_proj = (nn.Linear(d_model, d_model, bias=False) for _ in range(5))
+        layers = (nn.Linear(d_model, d_model, bias=False) for _ in range(5))
+        self.receptance, self.key, self.value, self.gate, self.out_proj = layers
         self.norm = nn.GroupNorm(self.num_heads, d_model, eps=eps)
         gains = {self.receptance: 1.0, self.key: 0.1, self.value: 1.0, self.gate: 0.1}
         for linear, gain in gains.items():
@@ -116,11 +117,10 @@ class RWKV5(RWKVHeads):
                 (self.gate, self.time_mix_gate),
             )
         )
+        r, k, v = map(self.by_head, (r, k, v))
+        log_decay = -decay_rates(self.time_decay)
         o, kv = rwkv5_attention(
-            *map(self.by_head, (r, k, v)),
-            -decay_rates(self.time_decay),
-            self.time_first,
-            state.get("kv"),
+            *(r, k, v, log_decay, self.time_first, state.get("kv")),
             chunk=self.chunk,
             impl=impl,
         )

@@ -39,10 +39,10 @@ class RWKV7(RWKVHeads):
     """The time mixing of Goose (arXiv 2503.14456), heads of n = `head_size` channels, * and sums
     channel by channel:
 
-        s_i = u_i + m_s * (u_{i-1} - u_i)   for s = r, w, k, v, a, g;   r = receptance(r_i), k =
-            key(k_i), v = value(v_i)
-        d = exp(-exp(-1/2) sigmoid(W_2 tanh(W_1 w_i) + w_0)),   a = sigmoid(A_2 A_1 a_i + a_0),   g
-            = G_2 sigmoid(G_1 g_i)
+        s_i = u_i + m_s * (u_{i-1} - u_i)   for s = r, w, k, v, a, g
+        r = receptance(r_i), k = key(k_i), v = value(v_i)
+        d = exp(-exp(-1/2) sigmoid(W_2 tanh(W_1 w_i) + w_0))
+        a = sigmoid(A_2 A_1 a_i + a_0),   g = G_2 sigmoid(G_1 g_i)
         e = k * key_scale, of length one in each head,   k' = k * (1 + (a - 1) * rate_scale)
         S_i = diag(d_i) S_{i-1} - (a_i * e_i)^T (e_i S_{i-1}) + k'_i^T v_i,   o_i = r_i S_i
         y = out_proj(g * (norm(o) + (r . (bonus * k')) v)), norm a LayerNorm of each head
@@ -73,13 +73,16 @@ class RWKV7(RWKVHeads):
         gate_rank = _rank(5, d_model) if gate_rank is None else gate_rank
         if rate_rank < 1 or gate_rank < 1:
             raise ValueError(f"rate_rank {rate_rank} and gate_rank {gate_rank} must be positive")
-        self.receptance, self.key, self.value, self.out_proj = (nn.Linear(d_model, d_model, bias=False) for _ in range(4))
+        layers = (nn.Linear(d_model, d_model, bias=False) for _ in range(4))
+        self.receptance, self.key, self.value, self.out_proj = layers
         self.decay_in, self.rate_in = (nn.Linear(d_model, rate_rank, bias=False) for _ in range(2))
         self.decay_out, self.rate_out = (nn.Linear(rate_rank, d_model) for _ in range(2))
-        self.gate_in, self.gate_out = nn.Linear(d_model, gate_rank, bias=False), nn.Linear(gate_rank, d_model, bias=False)
+        self.gate_in = nn.Linear(d_model, gate_rank, bias=False)
+        self.gate_out = nn.Linear(gate_rank, d_model, bias=False)
         self.norm = nn.GroupNorm(self.num_heads, d_model, eps=eps)
         self.time_mix = nn.Parameter(torch.empty(len(MIX_POWERS), d_model))
-        self.key_scale, self.rate_scale, self.bonus = (nn.Parameter(torch.empty(d_model)) for _ in range(3))
+        vectors = (nn.Parameter(torch.empty(d_model)) for _ in range(3))
+        self.key_scale, self.rate_scale, self.bonus = vectors
         self._initialise(layer, num_layers)
 
     @torch.no_grad()
@@ -115,9 +118,9 @@ class RWKV7(RWKVHeads):
         k = k * (1 + (a - 1) * self.rate_scale)
         r, k, v, a, log_decay = map(self.by_head, (r, k, v, a, -STRONGEST * decay))
         # Kernels need half precision where there is one; on CPU rounding gains nothing.
-        parts = (x.to(g.dtype) if u.is_cuda else x for x in (r, k, v))
+        inputs = [x.to(g.dtype) if u.is_cuda else x for x in (r, k, v)]
         o, kv = rwkv7_attention(
-            *(*parts, erase, a * erase, log_decay, state.get("kv")),
+            *(inputs[0], inputs[1], inputs[2], erase, a * erase, log_decay, state.get("kv")),
             chunk=self.chunk,
             impl=impl,
         )
@@ -136,9 +139,11 @@ class RWKV7(RWKVHeads):
         n, num_chunks = self.key_dim, len(chunk_sizes(t, self.chunk))
         mixing = t * (55 + 2 * doublings(t, self.chunk) + 8 * n)
         mixing += chunk_pairs(t, self.chunk) * (8 + 2 + 4 + 4) + num_chunks * n
-        layers = (self.receptance, self.key, self.value, self.out_proj, self.decay_in, self.decay_out, self.rate_in, self.rate_out)
+        square = (self.receptance, self.key, self.value, self.out_proj)
+        low_ranks = (self.decay_in, self.decay_out, self.rate_in, self.rate_out)
         low_rank = t * (5 * self.decay_in.out_features + 4 * self.gate_in.out_features)
-        return linear_flops(t, *layers, self.gate_in, self.gate_out) + low_rank + self.d_model * mixing
+        layers = (*square, *low_ranks, self.gate_in, self.gate_out)
+        return linear_flops(t, *layers) + low_rank + self.d_model * mixing
 
 
 def _rank(factor: float, d_model: int) -> int:

@@ -18,8 +18,8 @@ class RWKVChannelMix(nn.Module):
     """Channel mixing of RWKV-4 and RWKV-5 (channel mixing of arXiv 2305.13048 and of 2404.05892), *
     channel by channel:
 
-        k_i = key(m_k * x_i + (1 - m_k) * x_{i-1}),  r_i = receptance(m_r * x_i + (1 - m_r) *
-            x_{i-1})
+        k_i = key(m_k * x_i + (1 - m_k) * x_{i-1})
+        r_i = receptance(m_r * x_i + (1 - m_r) * x_{i-1})
         y_i = sigmoid(r_i) * value(max(k_i, 0)^2)
 
     Part of a language model, not a sequence mixer by itself. State: the previous input.
@@ -57,4 +57,5 @@ class RWKVChannelMix(nn.Module):
     def flops(self, t: int) -> int:
         """Operations on t tokens: matrices, and 6 of each channel's shifts, 5 of its gate, 2 of
         each k."""
-        return linear_flops(t, self.key, self.receptance, self.value) + t * (11 * self.d_model + 2 * self.key.out_features)
+        pointwise = t * (11 * self.d_model + 2 * self.key.out_features)
+        return linear_flops(t, self.key, self.receptance, self.value) + pointwise

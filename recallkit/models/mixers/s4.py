@@ -50,10 +50,10 @@ class LowRankSSM(StateSpace):
     """A building block of mixers: `channels` linear recurrences, each of `state` / 2 complex poles
     with their conjugates.
 
-        dx/dt = (diag(poles) - p p^*) x + b u,   y = 2 Re(c x),   discretised with the bilinear rule
-            and a step dt
+        dx/dt = (diag(poles) - p p^*) x + b u,   y = 2 Re(c x)
         as a convolution: y_i = sum_s k_s u_{i-s},   k_s = C A^s B
 
+    It is discretised with the bilinear rule and a step dt.
     poles, p, b, c and dt are learned for each channel, and begin as HiPPO-LegS (arXiv 2111.00396).
     Real and imaginary parts are the coordinates in which A, B and C are real matrices: a normal one
     less one of rank 1 (`dense`).
@@ -63,7 +63,8 @@ class LowRankSSM(StateSpace):
         super().__init__()
         check_even(state)
         self.channels, self.state = channels, state
-        poles, p, b = (part[: state // 2].to(torch.complex64) for part in normal_plus_low_rank(state))
+        parts = normal_plus_low_rank(state)
+        poles, p, b = (part[: state // 2].to(torch.complex64) for part in parts)
         self.log_decay = nn.Parameter((-poles.real).log().repeat(channels, 1))
         self.frequency = nn.Parameter(poles.imag.repeat(channels, 1))
         self.p = nn.Parameter(torch.view_as_real(p).repeat(channels, 1, 1))

@@ -10,7 +10,15 @@ from torch import nn
 from torch.nn import functional
 
 from recallkit.kernels.long_conv.api import long_conv
-from recallkit.models.mixers.api import Mixer, State, applied, constant_taps, conv_flops, linear_flops, widened
+from recallkit.models.mixers.api import (
+    Mixer,
+    State,
+    applied,
+    constant_taps,
+    conv_flops,
+    linear_flops,
+    widened,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,20 +80,18 @@ class StateSpace(nn.Module):
 class DiagonalSSM(StateSpace):
     """A building block of mixers: `channels` linear recurrences with a complex diagonal transition.
 
-        x_i = a x_{i-1} + b u_i,  y_i = 2 Re(sum_n c_n x_{i,n})           x: `poles` complex numbers
-            for each channel
-        zoh:      a = exp(dt A),                    b = (a - 1) / A        (arXiv 2206.11893,
-            section 3)
+        x_i = a x_{i-1} + b u_i,  y_i = 2 Re(sum_n c_n x_{i,n})
+        zoh:      a = exp(dt A),                        b = (a - 1) / A
         bilinear: a = (1 + dt A / 2) / (1 - dt A / 2),  b = dt / (1 - dt A / 2)
-        as a convolution: y_i = sum_s k_s u_{i-s},  k_s = 2 Re(sum_n c_n b_n a_n^s)   (a Vandermonde
-            product)
+        as a convolution: y_i = sum_s k_s u_{i-s},  k_s = 2 Re(sum_n c_n b_n a_n^s)
 
-    A = -exp(log_decay) + i frequency and dt = exp(log_dt), for each channel; poles start with the
-    imaginary parts pi n of S4D-Lin (ibid., section 4). The factor 2 accounts for the conjugates of
-    the poles. `simplified` (GSS, arXiv 2206.13947, section 3): all channels share their poles,
-    which start at random and have no conjugates, so that the factor is 1, and dt is 1. Complex
-    parameters are kept as pairs of real numbers, the state as pairs, too: (..., channels, poles,
-    2).
+    x is `poles` complex numbers for each channel; zero-order hold is that of arXiv 2206.11893,
+    section 3. The taps k are a Vandermonde product. A = -exp(log_decay) + i frequency and dt =
+    exp(log_dt), for each channel; poles start with the imaginary parts pi n of S4D-Lin (ibid.,
+    section 4). The factor 2 accounts for the conjugates of the poles. `simplified` (GSS, arXiv
+    2206.13947, section 3): all channels share their poles, which start at random and have no
+    conjugates, so that the factor is 1, and dt is 1. Complex parameters are kept as pairs of real
+    numbers, and so is the state (..., channels, poles, 2).
     """
 
     def __init__(
@@ -123,13 +129,14 @@ class DiagonalSSM(StateSpace):
         with torch.autocast(self.c.device.type, enabled=False):
             log_a, weight = self._discrete()
             rows = weight.unsqueeze(1) * _powers(r * log_a, r).mT
-            kernel = _real_and_negative_imaginary(rows) @ _real_and_imaginary(_powers(log_a, r).mT).mT
+            columns = _real_and_imaginary(_powers(log_a, r).mT)
+            kernel = _real_and_negative_imaginary(rows) @ columns.mT
             return self.factor * kernel.flatten(1)[:, :t]
 
     def reference(self, u: Tensor) -> Tensor:
         """The same, written like the recurrence."""
-        decay, dt = self.log_decay.exp(), 1.0 if self.log_dt is None else self.log_dt.exp().unsqueeze(-1)
-        big_a = torch.complex(-decay, self.frequency)
+        big_a = torch.complex(-self.log_decay.exp(), self.frequency)
+        dt = torch.ones(1) if self.log_dt is None else self.log_dt.exp().unsqueeze(-1)
         if self.discretization == "zoh":
             a = torch.exp(dt * big_a)
             b = (a - 1) / big_a

@@ -46,12 +46,6 @@ def repeats_before(ids: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty_like(ids).scatter_(1, order, ranks), order
 
 
-def bigrams(ids: Tensor) -> Tensor:
-    """ids: (b, t) -> an integer for each bigram (x[i-1], x[i]), (b, t) int64; the first token of a
-    row follows -1, which is no id."""
-    return functional.pad(ids, (1, 0), value=-1)[:, :-1] * WORD + ids
-
-
 def followers(ids: Tensor, num_queries: int) -> Tensor:
     """ids: (b, T) -> (b, t, T) bool: the positions right after an earlier occurrence of the token
     at each of the last t places."""
@@ -94,37 +88,30 @@ class Selector(nn.Module):
     share of them.
 
     Zoology's learned selection (arXiv 2312.04927, section 5) weights the lookup of every position
-        by s[i] = sigmoid(w . u[i] + b), keeps
-    the k highest of a text, adds Gaussian noise before it looks for these in training, and adds
-        max(0, sum s - k) / t  to the loss. So
-    does this in training; the weight is 1, with the gradient of s (straight-through), so that
-        positions that are not chosen also learn.
-    The k highest of a whole text look ahead: whether a position is one depends on what follows.
-        Elsewhere a position is therefore
-    chosen where it may be, which is where its score is at least `threshold`, the mean of the k-th
-        highest in training, and the budget
-    so far, share * (i + 1) rounded up, or k, is not used up.
+    by s[i] = sigmoid(w . u[i] + b), keeps the k highest of a text, adds Gaussian noise before it
+    looks for these in training, and adds max(0, sum s - k) / t to the loss. So does this in
+    training; the weight is 1, with the gradient of s (straight-through), so that positions that are
+    not chosen also learn. The k highest of a whole text look ahead: whether a position is one
+    depends on what follows. Elsewhere a position is therefore chosen where it may be, which is
+    where its score is at least `threshold`, the mean of the k-th highest in training, and the
+    budget so far, share * (i + 1) rounded up, or k, is not used up.
     """
 
     threshold: Tensor
     FORGETS = 0.01
     """The share of each training step's mean in `threshold`."""
 
-    def __init__(
-        self,
-        d_model: int,
-        share: float,
-        *,
-        k: int = 0,
-        noise: float = 0.1,
-        penalty: float = 0.1,
-    ) -> None:
-        """`k` > 0 is a number of positions of each text in place of `share`; `noise` is a standard
-        deviation, in logits."""
+    noise = 0.1
+    """Its standard deviation, in logits."""
+    PENALTY = 0.1
+    """The weight of the auxiliary loss, in nats per position."""
+
+    def __init__(self, d_model: int, share: float, *, k: int = 0) -> None:
+        """`k` > 0 is a number of positions of each text in place of `share`."""
         super().__init__()
         self.score = nn.Linear(d_model, 1)
         self.register_buffer("threshold", torch.zeros(()))
-        self.share, self.k, self.noise, self.penalty = share, k, noise, penalty
+        self.share, self.k = share, k
 
     def forward(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """u: (b, t, d) -> in training: 1 where a position is chosen and 0 elsewhere, with the
@@ -144,19 +131,16 @@ class Selector(nn.Module):
     def choose(self, u: Tensor, places: Tensor, state: State) -> tuple[Tensor, State]:
         """u: (b, t, d) at positions (t,) or (b, t), after a state -> which are chosen, (b, t) bool,
         and the state after them."""
-        asking = self.asks(u)
-        asked = state["asked"][:, None] + asking.cumsum(1)
+        requests = state["asked"][:, None] + self.asks(u).cumsum(1)
         budget = self.k if self.k else ((places + 1).double() * self.share).ceil().long()
-        # Granted is the greatest count that rises with `asked` and stays within the budget: what is
-        # asked, less the worst excess so far.
-        refused = torch.maximum((asked - budget).cummax(1).values, state["refused"][:, None])
-        granted = (
-            torch.cat([(state["asked"] - state["refused"])[:, None], asked - refused], dim=1).diff(
-                dim=1,
-            )
-            > 0
-        )
-        return granted, {"asked": asked[:, -1], "refused": refused[:, -1]}
+        # Granted is the greatest count that rises with the requests and stays within the budget:
+        # their number, less the worst excess so far. With requests 1 2 3 and a budget of 1 1 2 the
+        # excess is 0 1 1, so 1 1 2 are granted: the first and the third.
+        refused = torch.maximum((requests - budget).cummax(1).values, state["refused"][:, None])
+        before = (state["asked"] - state["refused"])[:, None]
+        granted = torch.cat([before, requests - refused], dim=1)
+        after = {"asked": requests[:, -1], "refused": refused[:, -1]}
+        return granted.diff(dim=1) > 0, after
 
     def initial_state(self, batch: int) -> State:
         """How many positions of each row asked to be chosen, and how many of these were not: (b,)
@@ -169,10 +153,11 @@ class Selector(nn.Module):
         return min(t, self.k or math.ceil(t * self.share))
 
     def excess(self, score: Tensor) -> Tensor:
-        """The auxiliary loss of scores s (b, t), a mean over rows: the penalty on  max(0, sum s -
-        k) / t."""
+        """The auxiliary loss of scores s (b, t), a mean over rows: the penalty on
+        max(0, sum s - k) / t."""
         t = score.shape[1]
-        return self.penalty * torch.relu(score.sum(dim=1) - (self.k or t * self.share)).mean() / t
+        excess = torch.relu(score.sum(dim=1) - (self.k or t * self.share))
+        return self.PENALTY * excess.mean() / t
 
 
 def _mix(x: Tensor | int) -> Tensor | int:

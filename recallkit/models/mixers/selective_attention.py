@@ -14,7 +14,6 @@ from recallkit.models.mixers.api import State, linear_flops
 from recallkit.models.mixers.attention import Attention
 from recallkit.models.mixers.selection import (
     Selector,
-    bigrams,
     follower_lists,
     followers,
     hash_share,
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
 
 SELECTIONS = ("full", "random", "programmatic", "learned")
 KEYS = ("all", "matches")
-MATCHES = ("token", "bigram")
+SEED = 0
+"""Of the hash by which a random selection draws its positions."""
 
 
 class SelectiveAttention(Attention):
@@ -36,19 +36,14 @@ class SelectiveAttention(Attention):
     y[i] = f[i] Wo softmax(q[i] . K / sqrt(k)) V,   f[i] in {0, 1},   keys 0..i
 
     (Zoology, arXiv 2312.04927, section 5: attention as selective lookups on a BaseConv backbone.)
-    `selection` determines f:
+    `selection` determines f, which is 1
 
-    full          1: softmax attention
-    random        1 at a share of the positions, the same in every text: where hash(seed, i) < share
-    programmatic  1 where the token occurred earlier in the row (equation 3), so that associative
-        recall is possible; needs the ids.
-                  With `match="bigram"` where the last two tokens did, which is what the paper's
-                      appendix C.2 describes
-    learned       1 where a learned score of u[i] is among the highest, a `share` of the positions
-        or `k` of each text; before the
-                  whole text is known within such a budget, see `Selector`. Training adds `noise` to
-                      scores, and `auxiliary_loss`
-                  with weight `penalty` in nats per position
+    - full: everywhere: softmax attention;
+    - random: at a `share` of the positions, the same in every text, where hash(i) < share;
+    - programmatic: where the token occurred earlier in the row (equation 3), so that associative
+      recall is possible; needs the ids;
+    - learned: where a learned score of u[i] is among the highest, a `share` of the positions or `k`
+      of each text; before the whole text is known within such a budget, see `Selector`.
 
     With `keys="matches"` a programmatic query sees only the positions right after the earlier
     occurrences of its token, which contain what followed: as many pairs as there are repetitions,
@@ -63,51 +58,33 @@ class SelectiveAttention(Attention):
         selection: str = "programmatic",
         share: float = 0.25,
         keys: str = "all",
-        match: str = "token",
-        seed: int = 0,
         k: int = 0,
-        noise: float = 0.1,
-        penalty: float = 0.1,
         **options: Any,
     ) -> None:
         super().__init__(d_model, **options)
         if selection not in SELECTIONS:
             raise ValueError(f"no selection {selection}: {', '.join(SELECTIONS)}")
         if keys not in KEYS or (keys == "matches" and selection != "programmatic"):
-            raise ValueError(
-                f"keys {keys} with selection {selection}: all, or with programmatic matches",
-            )
-        if match not in MATCHES or (match == "bigram" and selection != "programmatic"):
-            raise ValueError(
-                f"match {match} with selection {selection}: token, or with programmatic bigram",
-            )
+            choices = "all, or with programmatic matches"
+            raise ValueError(f"keys {keys} with selection {selection}: {choices}")
         if not 0 < share <= 1:
             raise ValueError(f"share is {share}, not a fraction of the positions")
         if k and selection != "learned":
-            raise ValueError(
-                f"k = {k} positions are chosen where a selection is learned, not where it is {selection}",
-            )
-        self.selection, self.share, self.keys, self.match, self.seed = (
-            selection,
-            share,
-            keys,
-            match,
-            seed,
-        )
+            problem = f"where a selection is learned, not where it is {selection}"
+            raise ValueError(f"k = {k} positions are chosen {problem}")
+        self.selection, self.share, self.keys = selection, share, keys
         # Whether ids are needed depends on the selection, so this is an attribute of the instance.
         self.needs_ids = selection == "programmatic"  # type: ignore[misc]
-        self.selector = Selector(d_model, share, k=k, noise=noise, penalty=penalty) if selection == "learned" else None
+        self.selector = Selector(d_model, share, k=k) if selection == "learned" else None
         self._excess: Tensor | None = None
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         places, self._excess = torch.arange(u.shape[1], device=u.device), None
         q, k, v = self.project(u, places)
         if self.keys == "matches":
-            return self.merge(
-                lookup_attention(q, k, v, *follower_lists(self._matchable(self._needed(ids)))),
-            )
-        if self.selection == "programmatic":
-            chosen = repeated(self._matchable(self._needed(ids)))
+            return self.merge(lookup_attention(q, k, v, *follower_lists(self._needed(ids))))
+        if self.needs_ids:
+            chosen = repeated(self._needed(ids))
         elif self.selector is not None and self.training:
             chosen, score = self.selector(u)
             self._excess = self.selector.excess(score)
@@ -117,61 +94,50 @@ class SelectiveAttention(Attention):
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         t = u.shape[1]
-        q, new = self.extend(u, state)
+        q, after = self.extend(u, state)
+        keys, values = after["keys"], after["values"]
+        mask = self.seen_in(after, t)
         if self.needs_ids:
-            new["ids"] = torch.cat([state["ids"], self._needed(ids)], dim=1)
-        if self.keys == "matches" and new["keys"].shape[2] == t:
-            return self.merge(
-                lookup_attention(
-                    q,
-                    new["keys"],
-                    new["values"],
-                    *follower_lists(self._matchable(new["ids"])),
-                ),
-            ), new
-        mask = self.seen_in(new, t)
-        if self.needs_ids:
-            places = self.places(new, new["ids"].shape[1])
+            after["ids"] = torch.cat([state["ids"], self._needed(ids)], dim=1)
+            if self.keys == "matches" and keys.shape[2] == t:
+                lists = follower_lists(after["ids"])
+                return self.merge(lookup_attention(q, keys, values, *lists)), after
+            places = self.places(after, after["ids"].shape[1])
             # Padding of shorter rows is -1, which is not an id.
-            matched = followers(self._matchable(new["ids"].where(places >= 0, -1)), t)
+            matched = followers(after["ids"].where(places >= 0, -1), t)
             chosen = matched.any(-1)
             if self.keys == "matches":
                 mask = _or_itself(matched)
         else:
-            chosen, asked = self._choose(u, self.places(new, t), state)
-            new |= asked
-        return self.merge(
-            _where_chosen(
-                F.scaled_dot_product_attention(q, new["keys"], new["values"], attn_mask=mask),
-                chosen,
-            ),
-        ), new
+            chosen, choice = self._choose(u, self.places(after, t), state)
+            after |= choice
+        context = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
+        return self.merge(_where_chosen(context, chosen)), after
 
     def chosen_reference(self, u: Tensor, ids: list[int] | None) -> list[list[list[int]]]:
-        stood: dict[tuple[int, ...], list[int]] = {}
-        seen, num_chosen = [], 0
+        rows, num_chosen = [], 0
         for i in range(u.shape[0]):
-            before = list(range(i + 1))
-            if self.selection == "random" and hash_share(self.seed, torch.tensor(i)) >= self.share:
-                before = []
+            is_chosen, keys = True, list(range(i + 1))
+            if self.selection == "random":
+                is_chosen = bool(hash_share(SEED, torch.tensor(i)) < self.share)
             if self.selector is not None:
                 budget = self.selector.k or math.ceil((i + 1) * self.share)
-                asks = bool(self.selector.asks(u[i]))
-                before = before if asks and num_chosen < budget else []
-                num_chosen += bool(before)
-            if self.selection == "programmatic":
-                assert ids is not None
-                last = tuple(ids[max(0, i - (self.match == "bigram")) : i + 1])
-                after = [place + 1 for place in stood.setdefault(last, [])]
-                before = after if self.keys == "matches" or not after else before
-                stood[last].append(i)
-            seen.append(before)
-        return [seen] * self.num_heads
+                is_chosen = num_chosen < budget and bool(self.selector.asks(u[i]))
+            if self.needs_ids:
+                text = ids or []
+                following = [place + 1 for place in range(i) if text[place] == text[i]]
+                is_chosen = bool(following)
+                keys = following if self.keys == "matches" else keys
+            num_chosen += is_chosen
+            rows.append(keys if is_chosen else [])
+        return [rows] * self.num_heads
 
     def initial_state(self, batch: int) -> State:
         """See `Mixer.initial_state`: with the ids read so far (b, T) where they are needed."""
         state = super().initial_state(batch)
-        return state | ({"ids": state["seen"].new_zeros(batch, 0)} if self.needs_ids else self._nothing_chosen(batch))
+        if self.needs_ids:
+            return state | {"ids": state["seen"].new_zeros(batch, 0)}
+        return state | self._nothing_chosen(batch)
 
     def auxiliary_loss(self) -> Tensor | None:
         """See `Mixer.auxiliary_loss`: for a learned selection in training, the penalty on too many
@@ -190,11 +156,13 @@ class SelectiveAttention(Attention):
         How many tokens are repeated depends on the text: `share` is used as an estimate, and a
         query that sees matches alone is counted as if it saw all.
         """
+        if self.selection == "full":
+            return super().flops(t)
         pairs = 4 * self.head_width * self.num_pairs(t)
-        share = self.share if self.selector is None else self.selector.most(t) / t
-        unselected = 0 if self.selection == "full" else round(pairs * (1 - share))
-        selector = 0 if self.selector is None else linear_flops(t, self.selector.score)
-        return super().flops(t) - unselected + selector
+        if self.selector is None:
+            return super().flops(t) - round(pairs * (1 - self.share))
+        unselected = round(pairs * (1 - self.selector.most(t) / t))
+        return super().flops(t) - unselected + linear_flops(t, self.selector.score)
 
     def _choose(self, u: Tensor, places: Tensor, state: State) -> tuple[Tensor, State]:
         """u: (b, t, d), places: (t,) or (b, t) -> which positions are selected, (b or 1, t), and
@@ -202,18 +170,12 @@ class SelectiveAttention(Attention):
         if self.selector is not None:
             return self.selector.choose(u, places, state)
         places = places if places.dim() == 2 else places[None]
-        return hash_share(
-            self.seed,
-            places,
-        ) < self.share if self.selection == "random" else torch.ones_like(places), {}
+        if self.selection == "random":
+            return hash_share(SEED, places) < self.share, {}
+        return torch.ones_like(places), {}
 
     def _nothing_chosen(self, batch: int) -> State:
         return {} if self.selector is None else self.selector.initial_state(batch)
-
-    def _matchable(self, ids: Tensor) -> Tensor:
-        """What must have occurred before, as integers (b, t): the tokens or the bigrams of ids (b,
-        t)."""
-        return bigrams(ids) if self.match == "bigram" else ids
 
     def _needed(self, ids: Tensor | None) -> Tensor:
         if ids is None:

@@ -117,6 +117,11 @@ def make_short_conv(channels: int, kernel: int) -> ShortConv | None:
     return ShortConv(channels, kernel, bias=False) if kernel else None
 
 
+def initial_history(conv: ShortConv | None, batch: int) -> State:
+    """The history of a convolution that a mixer may have, as its state has it."""
+    return {} if conv is None else {"recent": conv.initial_state(batch)}
+
+
 def convolution_flops(conv: ShortConv | None, t: int) -> int:
     """Operations of a convolution that a mixer may have on t tokens."""
     return 0 if conv is None else conv.flops(t)

@@ -15,7 +15,7 @@ from recallkit.kernels.window_attention.state import (
     written_ring,
 )
 from recallkit.models.mixers.attention import Attention
-from recallkit.models.mixers.short_conv import read_convolved
+from recallkit.models.mixers.short_conv import initial_history, read_convolved
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,6 +36,8 @@ class SlidingWindow(Attention):
     token at position p in slot p % window, and `seen` (b,).
     """
 
+    window: int
+
     def __init__(self, d_model: int, *, window: int = 64, **options: Any) -> None:
         super().__init__(d_model, **options)
         if window < 1:
@@ -44,9 +46,6 @@ class SlidingWindow(Attention):
 
     def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
         return (keys <= queries) & (keys > queries - self.window)
-
-    def num_kept(self) -> int:
-        return self.window
 
     def num_pairs(self, t: int) -> int:
         full = min(t, self.window)
@@ -63,7 +62,7 @@ class SlidingWindow(Attention):
             self.head_width,
             like=self.qkv.weight,
         )._asdict()
-        return state if self.short_conv is None else state | {"recent": self.short_conv.initial_state(batch)}
+        return state | initial_history(self.short_conv, batch)
 
     def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         z, recent = read_convolved(self.short_conv, self.qkv(u.unsqueeze(1)), state)
@@ -86,25 +85,32 @@ class SlidingWindow(Attention):
             return y.unsqueeze(1), state
         fresh = _is_fresh(state["seen"])
         z, recent = read_convolved(self.short_conv, self.qkv(u), state)
-        rings, seen = _rings(state), state["seen"]
-        q, k, v = (x.to(rings.keys.dtype) for x in self.rotated(z, seen[:, None] + torch.arange(t, device=u.device)))
+        rings, num_read = _rings(state), state["seen"]
+        positions = num_read[:, None] + torch.arange(t, device=u.device)
+        q, k, v = (x.to(rings.keys.dtype) for x in self.rotated(z, positions))
         context = self.attend(q, k, v) if fresh else self._attend_after(q, k, v, rings)
-        keys, values = written_ring(rings.keys, k, seen), written_ring(rings.values, v, seen)
-        return self.merge(context), {"keys": keys, "values": values, "seen": seen + t} | recent
+        after = {
+            "keys": written_ring(rings.keys, k, num_read),
+            "values": written_ring(rings.values, v, num_read),
+            "seen": num_read + t,
+        }
+        return self.merge(context), after | recent
 
     def _attend_after(self, q: Tensor, k: Tensor, v: Tensor, rings: WindowState) -> Tensor:
         """The attention of t new tokens, all (b, h, t, k), after those in the rings, which only the
         first queries see."""
         first = q.shape[2] if q.shape[2] <= self.window else self.window - 1
         context = self._attend_rings(q[:, :, :first], k[:, :, :first], v[:, :, :first], rings)
-        return context if first == q.shape[2] else torch.cat([context, self.attend(q, k, v)[:, :, first:]], dim=2)
+        if first == q.shape[2]:
+            return context
+        return torch.cat([context, self.attend(q, k, v)[:, :, first:]], dim=2)
 
     def _attend_rings(self, q: Tensor, k: Tensor, v: Tensor, rings: WindowState) -> Tensor:
         """As `_attend_after`, with a mask of all pairs, for at most as many tokens as the
         window."""
         queries = rings.seen[:, None] + torch.arange(q.shape[2], device=q.device)
         keys = torch.cat([positions_in_ring(rings.seen, self.window), queries], dim=1)
-        mask = self.sees(queries[:, None, :, None], keys[:, None, None, :]) & (keys >= 0)[:, None, None, :]
+        mask = self.mask(queries, keys)
         return F.scaled_dot_product_attention(
             q,
             torch.cat([rings.keys, k], dim=2),
@@ -117,6 +123,8 @@ def _rings(state: State) -> WindowState:
     return WindowState(state["keys"], state["values"], state["seen"])
 
 
-def _is_fresh(seen: Tensor) -> bool:
+def _is_fresh(num_read: Tensor) -> bool:
     """Whether every row is known to be empty; on a GPU checking would synchronise with it."""
-    return seen.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(seen.any())
+    if num_read.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    return not bool(num_read.any())

@@ -76,14 +76,14 @@ class SparseAttention(Attention):
             raise ValueError(f"no sparse pattern {pattern}: {', '.join(PATTERNS)}")
         if configuration not in CONFIGURATIONS:
             raise ValueError(f"no configuration {configuration}: {', '.join(CONFIGURATIONS)}")
-        if pattern not in TWO_PARTS and configuration != "union" and (pattern, configuration) != ("random", "multihead"):
+        has_parts = pattern in TWO_PARTS or (pattern, configuration) == ("random", "multihead")
+        if configuration != "union" and not has_parts:
             raise ValueError(
                 f"{pattern} has one part, so its configuration is union, not {configuration}",
             )
         if pattern in TWO_PARTS and configuration == "multihead" and self.num_heads % 2:
-            raise ValueError(
-                f"multihead gives each half of the heads a part, and {self.num_heads} heads cannot be halved",
-            )
+            problem = f"{self.num_heads} heads cannot be halved"
+            raise ValueError(f"multihead gives each half of the heads a part, and {problem}")
         if stride < 1 or not 0 <= sparsity <= 1:
             raise ValueError(
                 f"a stride of {stride} and a sparsity of {sparsity}: at least 1, and from 0 to 1",
@@ -105,8 +105,10 @@ class SparseAttention(Attention):
         self.max_length = length if "length" in PATTERNS[pattern] else None
 
     def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
-        by_head = [torch.arange(self.num_heads, device=queries.device).view(-1, 1, 1)] if self.configuration == "multihead" else []
-        return self._rule()(queries, keys, *by_head, **self._numbers())
+        if self.configuration != "multihead":
+            return self._rule()(queries, keys, **self._numbers())
+        heads = torch.arange(self.num_heads, device=queries.device).view(-1, 1, 1)
+        return self._rule()(queries, keys, heads, **self._numbers())
 
     def num_pairs(self, t: int) -> int:
         """See `Attention.num_pairs`: the expected number for `random`, exact for the others, from
@@ -115,8 +117,11 @@ class SparseAttention(Attention):
         if self.pattern == "random":
             return self.num_heads * (t + round((1 - self.sparsity) * (t * (t - 1) // 2)))
         places = torch.arange(t)
-        masks = [self.sees(some[:, None], places).expand(self.num_heads, -1, -1).sum() for some in torch.split(places, 1024)]
-        return int(torch.stack(masks).sum())
+        total = 0
+        for queries in torch.split(places, 1024):
+            mask = self.sees(queries[:, None], places)
+            total += int(mask.expand(self.num_heads, -1, -1).sum())
+        return total
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self._refuse_other_lengths(q.shape[2])
@@ -142,13 +147,11 @@ class SparseAttention(Attention):
 
     def _refuse_other_lengths(self, t: int) -> None:
         if not self.causal and t != self.length:
-            raise ValueError(
-                f"attention in both directions is made for texts of {self.length:,} tokens, not {t:,}",
-            )
+            texts = f"texts of {self.length:,} tokens, not {t:,}"
+            raise ValueError(f"attention in both directions is made for {texts}")
         if self.max_length is not None and t > self.max_length:
-            raise ValueError(
-                f"{self.pattern} is defined for texts of at most {self.max_length:,} tokens, not {t:,}",
-            )
+            texts = f"texts of at most {self.max_length:,} tokens, not {t:,}"
+            raise ValueError(f"{self.pattern} is defined for {texts}")
 
     def _rule(self) -> functools.partial[Tensor]:
         """`sees` without the mixer and its numbers, so that caching it does not keep parameters in
@@ -168,7 +171,9 @@ class SparseAttention(Attention):
         """What decides which pairs a pattern with random ones draws."""
         if self.pattern == "random":
             return {"sparsity": self.sparsity, "seed": self.seed}
-        return {"num_random": self.num_random, "seed": self.seed} if self.pattern == "bigbird" else {}
+        if self.pattern == "bigbird":
+            return {"num_random": self.num_random, "seed": self.seed}
+        return {}
 
 
 def _sees_by_head(
@@ -183,5 +188,6 @@ def _sees_by_head(
     None a draw for each head."""
     if half is None:
         return sees_in_pattern(pattern, queries, keys, heads=heads, **options)
-    first, second = (sees_in_pattern(pattern, queries, keys, part=part, **options) for part in (0, 1))
+    first = sees_in_pattern(pattern, queries, keys, part=0, **options)
+    second = sees_in_pattern(pattern, queries, keys, part=1, **options)
     return torch.where(heads < half, first, second)

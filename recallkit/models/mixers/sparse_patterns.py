@@ -44,10 +44,8 @@ def sees_in_pattern(
 
     strided     part 0: -floor(w / 2) <= i - j <= ceil(w / 2);  part 1: (i - j) mod w = 0
     fixed       part 0: floor(j / w) = floor(i / w);  part 1: j mod w = w - 1, or j = i
-    star        i or j the relay, which is n - 1; or i and j at most w apart on the ring of the
-        other n - 1 positions
-    random      j = i, or hash(seed, i, j) >= sparsity; with `heads` (broadcasting, too) a draw for
-        each head
+    star        i or j the relay, n - 1; or both at most w apart on the ring of the other positions
+    random      j = i, or hash(seed, i, j) >= sparsity; with `heads`, which broadcast, one for each
     longformer  |i - j| <= floor(w / 2), or i or j among the first `num_global`
     bigbird     as longformer, or j one of `num_random` draws of i from all n positions
 
@@ -62,21 +60,22 @@ def sees_in_pattern(
     apart = queries - keys
     if pattern == "strided":
         near = (apart <= (stride + 1) // 2) & (-apart <= stride // 2)
-        seen = _either(part, near, apart % stride == 0)
+        mask = _either(part, near, apart % stride == 0)
     elif pattern == "fixed":
         summary = (keys + 1) % stride == 0
-        seen = _either(part, queries // stride == keys // stride, summary | (apart == 0))
+        mask = _either(part, queries // stride == keys // stride, summary | (apart == 0))
     elif pattern == "star":
         ring = length - 1
-        seen = (apart % ring <= stride) | (-apart % ring <= stride) | (keys == ring) | (queries == ring)
+        is_near = (apart % ring <= stride) | (-apart % ring <= stride)
+        mask = is_near | (keys == ring) | (queries == ring)
     elif pattern == "random":
         head = () if heads is None else (heads,)
-        seen = (hash_share(seed, *head, queries, keys) >= sparsity) | (apart == 0)
+        mask = (hash_share(seed, *head, queries, keys) >= sparsity) | (apart == 0)
     else:
-        seen = (abs(apart) <= stride // 2) | (queries < num_global) | (keys < num_global)
+        mask = (abs(apart) <= stride // 2) | (queries < num_global) | (keys < num_global)
         for draw in range(num_random if pattern == "bigbird" else 0):
-            seen = seen | (keys == drawn_key(seed, queries, draw, length))
-    return seen & (apart >= 0) if causal else seen
+            mask = mask | (keys == drawn_key(seed, queries, draw, length))
+    return mask & (apart >= 0) if causal else mask
 
 
 def drawn_key(seed: int, queries: Tensor, draw: int, length: int | Tensor) -> Tensor:

@@ -45,10 +45,8 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {},
         {"keys": "matches"},
         {"keys": "matches", "qk_norm": True, "short_conv": 3},
-        {"match": "bigram"},
-        {"keys": "matches", "match": "bigram"},
         {"selection": "full", "num_heads": 2, "rope_fraction": 0.5},
-        {"selection": "random", "share": 0.6, "seed": 1},
+        {"selection": "random", "share": 0.6},
         {"selection": "learned", "rope_fraction": 0.0},
         {"selection": "learned", "k": 12},
     ],
@@ -121,8 +119,8 @@ def test_battery(kind, options, monkeypatch):
     monkeypatch.setattr(torch_impl, "CHUNK", 5)
     if hasattr(type(make_mixer(kind, WIDTHS[kind], **options)), "chunk"):
         monkeypatch.setattr(type(make_mixer(kind, WIDTHS[kind], **options)), "chunk", 5)
-    # Nothing need be selected in one or two tokens, nor a bigram be repeated in seven, and then zeros are right.
-    lengths = {"lengths": (33,) if "match" in options else (7, 33)} if kind == "selective_attention" else {}
+    # Nothing need be selected in one or two tokens, and then zeros are right.
+    lengths = {"lengths": (7, 33)} if kind == "selective_attention" else {}
     check_mixer(lambda: make_mixer(kind, WIDTHS[kind], **options), **lengths)
 
 
@@ -249,8 +247,6 @@ REFUSED = [
     ("selective_attention", {"selection": "some"}, "no selection"),
     ("selective_attention", {"keys": "matches", "selection": "learned"}, "matches"),
     ("selective_attention", {"keys": "few"}, "keys few"),
-    ("selective_attention", {"match": "trigram"}, "match trigram"),
-    ("selective_attention", {"match": "bigram", "selection": "full"}, "match bigram with selection full"),
     ("selective_attention", {"share": 0.0}, "share"),
     ("selective_attention", {"k": 4}, "where a selection is learned"),
     ("gau", {"key_dim": 1}, "at least 2"),
