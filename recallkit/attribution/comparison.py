@@ -129,15 +129,15 @@ def _check_alike(manifest: records.Gap, models: set[str], tables: GapTables, fol
         raise UserError(problem, where=folder, remedy="make it again with --force")
 
 
-def _slices_of(folder: Path, manifest: records.Gap, named: Path | None) -> Path | None:
+def _slices_of(folder: Path, manifest: records.Gap, slices: Path | None) -> Path | None:
     """The slice directory of a comparison: the one that is named, or the one that contains it; None
     if it is not a slice directory."""
-    if named is not None:
-        tokens = artifacts.read_manifest(named / "tokens.parquet", records.Tokens)
+    if slices is not None:
+        tokens = artifacts.read_manifest(slices / "tokens.parquet", records.Tokens)
         if not are_alike(manifest["slices"], tokens):
             remedy = "name the directory that `recallkit gap` was given"
-            raise UserError("not the slices that were compared", where=named, remedy=remedy)
-        return named
+            raise UserError("not the slices that were compared", where=slices, remedy=remedy)
+        return slices
     # Both the path as written and the resolved path: slices/gap may be a link to another disk, and
     # so may the folder.
     parents = [folder.absolute().parent.parent, folder.resolve().parent.parent]

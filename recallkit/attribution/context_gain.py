@@ -111,9 +111,9 @@ def context_gains(
             keys = sums[first + number].keys
             table = schemas.frame_of_columns("gap/by_context", keys, names | figures).to_dicts()
             table[0]["is_distinct"] = None if np.isnan(is_distinct) else bool(is_distinct)
-            whole = WholeGap.of(table[0], labelled.vocab_size, cluster)
+            whole_gap = WholeGap.from_row(table[0], labelled.vocab_size, cluster)
             for row in table:
-                note = whole.why_void(row, ALL)  # a far share of 100 % is in no row by definition
+                note = whole_gap.why_void(row, ALL)  # a far share of 100 % is in no row by definition
                 rows.append({**row, "note": note, "void": row["far_share"] is None or bool(note)})
     return schemas.frame_of("gap/by_context", rows)
 
@@ -124,7 +124,7 @@ def _figures(sums: TableSums, mirror: TableSums, num_resamples: int, seed: int) 
     NLLs 0 and 1 are those of reference and model with the full context, 2 and 3 with the last ids.
     """
     tokens, gap = sums["tokens"], sums.gap(1)
-    whole, local_gap = gap.at([0]), sums["nll_3"] - sums["nll_2"]
+    whole_gap, local_gap = gap.at([0]), sums["nll_3"] - sums["nll_2"]
     far_gap = gap - local_gap
     mirrored = mirror["nll_3"] - mirror["nll_2"] - mirror.gap(1)
     ratios = {
@@ -133,10 +133,10 @@ def _figures(sums: TableSums, mirror: TableSums, num_resamples: int, seed: int) 
         "context_gain_model": (sums["nll_3"] - sums["nll_1"], tokens),
         "local_gap": (local_gap, tokens),
         "far_gap": (far_gap, tokens),
-        "gap_share": (gap, whole),
-        "far_share": (far_gap, whole),
+        "gap_share": (gap, whole_gap),
+        "far_share": (far_gap, whole_gap),
         # A sum over all tokens, of what is 0 where the model does not gain: it may gain nowhere.
-        "mirror_share": (Sum(mirrored.by_group, whole.spread), whole),
+        "mirror_share": (Sum(mirrored.by_group, whole_gap.spread), whole_gap),
     }
     columns: dict[str, Any] = {
         "clusters": sums.spread.clusters,
@@ -199,17 +199,19 @@ def in_context_scores(
 
 def gains_table(by_context: pl.DataFrame, in_context: Mapping[str, Any] | None) -> Table:
     """The reference and each model, for each number of last ids: gain, far share, LongPPL."""
-    wholes, key_tokens = (_rows_of(by_context, slice_) for slice_ in (ALL, KEY_TOKENS))
-    reference, models = wholes[0]["reference"], list(dict.fromkeys(row["model"] for row in wholes))
+    totals, key_tokens = (_rows_of(by_context, slice_) for slice_ in (ALL, KEY_TOKENS))
+    reference, models = totals[0]["reference"], list(dict.fromkeys(row["model"] for row in totals))
     rows = []
-    for whole, keys in zip(wholes, key_tokens, strict=True):
-        for side in ("reference", "model") if whole["model"] == models[0] else ("model",):
-            figures = {"context_gain": whole[f"context_gain_{side}"], "long_ppl": keys[f"ppl_{side}"]}
-            of_reference = {"far_share": "reference", "far_share_ci_low": None, "void": False}
-            rows.append({**whole, "model": whole[side], **figures, **(of_reference if side == "reference" else {})})
+    blank = {"far_share": "reference", "far_share_ci_low": None, "void": False}
+    for total, keys in zip(totals, key_tokens, strict=True):
+        for side in ("reference", "model") if total["model"] == models[0] else ("model",):
+            row = {**total, "model": total[side], **(blank if side == "reference" else {})}
+            row["context_gain"] = total[f"context_gain_{side}"]
+            row["long_ppl"] = keys[f"ppl_{side}"]
+            rows.append(row)
     windows, numbers = [], []
-    for whole, keys in zip(wholes, key_tokens, strict=True):
-        ids, most = whole["last"], whole["last"] + whole["stride"] - 1
+    for total, keys in zip(totals, key_tokens, strict=True):
+        ids, most = total["last"], total["last"] + total["stride"] - 1
         windows.append(f"{ids:,}" if ids == most else f"{ids:,} to {most:,}")
         numbers.append(f"{keys['tokens']:,}")
     caption = (
@@ -217,7 +219,7 @@ def gains_table(by_context: pl.DataFrame, in_context: Mapping[str, Any] | None) 
         "less NLL with the full context. A model's gap is its gap with only the last ids plus the "
         "difference in gain; far share: that difference over the gap. LongPPL: perplexity of the "
         f"reference's key tokens ({' / '.join(numbers[:: len(models)])}), whose NLL with the full "
-        f"context is below {-BETA:g} and has fallen by more than {ALPHA:g}.{_leads(wholes)}"
+        f"context is below {-BETA:g} and has fallen by more than {ALPHA:g}.{_leads(totals)}"
     )
     if in_context is not None:
         caption += f"\n{_in_context([reference, *models], in_context)}"
@@ -253,9 +255,9 @@ def _rows_of(by_context: pl.DataFrame, *slices: str, gains: bool | None = None) 
     return by_context.filter(is_one).sort("last", maintain_order=True).to_dicts()
 
 
-def _leads(wholes: Sequence[Row]) -> str:
+def _leads(totals: Sequence[Row]) -> str:
     """Which models have shares of a lead, after a space, by their rows of all tokens."""
-    leads = [whole["model"] for whole in wholes if not whole["void"] and whole["delta_nll"] < 0]
+    leads = [total["model"] for total in totals if not total["void"] and total["delta_nll"] < 0]
     return shares_of_leads(leads)
 
 

@@ -61,7 +61,7 @@ def divergences(
     scores = [open_scores(path, labelled, column) for path, column in pairs]
     sums = add_up(labelled, scores, slices, cluster, clean=clean)
     quantiles = _quantiles(labelled, scores[::2], slices, clean=clean)
-    whole = sums.tables["slices"]["tokens"].total[0]
+    num_tokens = sums.tables["slices"]["tokens"].total[0]
     layout, frames = "gap/by_divergence", []
     for place, model in enumerate(files):
         for by, name in _TABLES.items():
@@ -73,7 +73,7 @@ def divergences(
                 "model": model,
                 "by": by,
                 "tokens": tokens_of_row.total,
-                "share_of_tokens": tokens_of_row.total / whole,
+                "share_of_tokens": tokens_of_row.total / num_tokens,
                 "clusters": table.spread.clusters,
                 "effective_clusters": table.spread.effective,
             }

@@ -13,6 +13,7 @@ from recallkit.attribution.tables import HITS_OF_REPEATED
 from recallkit.display.cells import percent
 from recallkit.errors import UsageError, UserError
 from recallkit.measure.ratio import holm, p_values
+from recallkit.measure.rows import ALL
 from recallkit.slicing.definitions import STANDARD
 
 if TYPE_CHECKING:
@@ -68,28 +69,28 @@ class Verdict:
         return {"gate": str(self.gate), **facts, "model": self.model, "value": self.value, "is_over": self.is_over, "note": self.note}
 
 
-def parse_gate(given: Any) -> Gate:
+def parse_gate(text: Any) -> Gate:
     """`0.05`, `all=0.02`, `AR hits=30%`: a slice, AR hits if none is named, and nats per token, or a percentage of the gap.
 
     Raises ValueError for anything else, also for a negative limit, an infinite one and NaN, which nothing is above.
     """
-    name, _, limit = str(given).rpartition("=")
-    found = _LIMIT.fullmatch(limit.strip())
-    number = math.inf if found is None else float(found[1])
-    if found is None or not math.isfinite(number):
+    name, _, limit = str(text).rpartition("=")
+    match = _LIMIT.fullmatch(limit.strip())
+    number = math.inf if match is None else float(match[1])
+    if match is None or not math.isfinite(number):
         examples = "0.05 (nats per token of the AR hits), all=0.02 or ar_hit=30% (of the gap)"
-        raise ValueError(f"{str(given)!r} is not a gate; give [SLICE=]LIMIT, 0 or more, such as {examples}")
-    is_share = bool(found[2])
+        raise ValueError(f"{str(text)!r} is not a gate; give [SLICE=]LIMIT, 0 or more, such as {examples}")
+    is_share = bool(match[2])
     return Gate(name.strip() or _USUAL, number / 100 if is_share else number, is_share)
 
 
-def resolve_gates(gates: Sequence[Gate], given: Sequence[Slice]) -> list[Gate]:
-    """The gates with their slices' names as in the tables, before anything is measured; `given`: slices besides those of every comparison.
+def resolve_gates(gates: Sequence[Gate], requested: Sequence[Slice]) -> list[Gate]:
+    """The gates with their slices' names as in the tables, before anything is measured; `requested`: slices besides those of every comparison.
 
     A name may be written as it is printed (`AR hits`). Raises UsageError for a slice that the comparison does not have, and for a share
     of all tokens.
     """
-    names = [slice_.name for slice_ in (*STANDARD, *given)]
+    names = [slice_.name for slice_ in (*STANDARD, *requested)]
     resolved = []
     for gate in gates:
         plain = "_".join(gate.slice.lower().split())
@@ -120,9 +121,15 @@ def judge_gates(gates: Sequence[Gate], tables: GapTables) -> list[Verdict]:
     Without intervals the value alone decides. A share is judged only where it means something and the model is behind the reference
     overall; a value that is not a number is over any gate. Raises UserError where a slice has no tokens to judge by.
     """
-    rows = {(row["model"], row["slice"]): row for row in reversed(tables.gap.filter(source="ALL").to_dicts())}  # totals come first
+    totals = tables.gap.filter(source=ALL).to_dicts()
+    # Of a source that is called ALL the rows come later.
+    rows = {(row["model"], row["slice"]): row for row in reversed(totals)}
     models = tables.gap["model"].unique(maintain_order=True).to_list()
-    return [verdict for gate in gates for verdict in _judge(gate, [(rows[model, gate.slice], rows[model, "all"]) for model in models])]
+    verdicts = []
+    for gate in gates:
+        pairs = [(rows[model, gate.slice], rows[model, "all"]) for model in models]
+        verdicts += _judge(gate, pairs)
+    return verdicts
 
 
 def _judge(gate: Gate, pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[Verdict]:
@@ -134,11 +141,11 @@ def _judge(gate: Gate, pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any
     name, freedom = ("gap_share", "share_freedom") if gate.is_share else ("delta_nll", "delta_freedom")
     notes = []
     figures = np.full((4, len(pairs)), np.nan)
-    for place, (row, whole) in enumerate(pairs):
+    for place, (row, total) in enumerate(pairs):
         if row["delta_nll"] is None:
             problem, remedy = f"there are no tokens of {gate.slice} to judge by", "slice more text, or name another slice"
             raise UserError(problem, where=OPTION, remedy=remedy)
-        note = row["note"] if row["void"] else NOT_BEHIND if whole["delta_nll"] <= 0 else ""
+        note = row["note"] if row["void"] else NOT_BEHIND if total["delta_nll"] <= 0 else ""
         notes.append(note if gate.is_share else "")
         if not notes[-1]:
             columns = (name, f"{name}_ci_low", f"{name}_ci_high", freedom)

@@ -72,14 +72,17 @@ def placebos(
 
 def _figures(every: TableSums, hits: TableSums, better: int, worse: int, weight: float) -> dict[str, Any]:
     """Gap share, recall gain and what is retained of a mixture of two checkpoints, `weight` of the worse one."""
-    of_hits, whole = (weight * sums.gap(worse) + (1 - weight) * sums.gap(better) for sums in (hits, every))
+    of_hits, whole_gap = (weight * sums.gap(worse) + (1 - weight) * sums.gap(better) for sums in (hits, every))
     gain = weight * hits.gain(worse) + (1 - weight) * hits.gain(better)
     figures = {
-        "gap_share": ratio(of_hits, whole),
+        "gap_share": ratio(of_hits, whole_gap),
         "gain": ratio(gain, hits["tokens"]),
         "retained": retained(gain, hits.gain(0), hits["tokens"]),
     }
-    return {column: value for name, figure in figures.items() for column, value in figure.row(name).items()}
+    columns: dict[str, Any] = {}
+    for name, figure in figures.items():
+        columns |= figure.row(name)
+    return columns
 
 
 def in_a_sentence(by_placebo: pl.DataFrame, totals: Totals) -> str:
@@ -89,9 +92,13 @@ def in_a_sentence(by_placebo: pl.DataFrame, totals: Totals) -> str:
     unknown = {row["model"]: row["note"] or _NO_RECALL for row in rows if row not in known}
     said = [_beside(row, totals[row["model"], "ar_hit"]) for row in known[:2]]
     more = f"; {len(known) - 2:,} more in the table" * (len(known) > 2)
-    reasons = dict.fromkeys(unknown.values())
-    none = [f"No placebo for {some_of([model for model in unknown if unknown[model] == why])}: {why}." for why in reasons]
-    return " ".join([*([f"The reference's own run, as a placebo: {'; '.join(said)}{more}."] if said else []), *none])
+    sentences = []
+    if said:
+        sentences.append(f"The reference's own run, as a placebo: {'; '.join(said)}{more}.")
+    for reason in dict.fromkeys(unknown.values()):
+        models = [model for model, why in unknown.items() if why == reason]
+        sentences.append(f"No placebo for {some_of(models)}: {reason}.")
+    return " ".join(sentences)
 
 
 def _beside(row: Row, hits: Row) -> str:

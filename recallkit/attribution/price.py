@@ -90,7 +90,8 @@ def price_table(by_price: pl.DataFrame) -> Table:
         gain | gain,/points | z.1f
         retained loss_ar_hit loss_first
     """
-    ids = " or ".join(f"{number:,}" for number in sorted({row["state_ids"] for row in rows} - {None}))
+    numbers = {row["state_ids"] for row in rows} - {None}
+    ids = " or ".join(f"{number:,}" for number in sorted(numbers))
     caption = f"State: of one sequence after {ids} ids. " if ids else ""
     if None in by_price["state_bytes"]:
         unknown = "where it cannot be carried, and of recorded NLLs"

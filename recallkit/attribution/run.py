@@ -128,7 +128,7 @@ def gap(
     words = make_needed_words(slices, question.slices)
     scores = _score(specs, slices, options, question)
     _note_other_readings(scores)
-    files = _ScoreFiles.of(specs, slices, question)
+    files = _ScoreFiles.answering(specs, slices, question)
     states = _about_states(specs, scores)
     facts = identity | _facts(specs, scores, files, tokens, question)
     inputs = [tokens.path, *words, *files.paths()]
@@ -154,15 +154,18 @@ class _ScoreFiles:
     divergences: Mapping[str, Path]
 
     @classmethod
-    def of(cls, specs: Sequence[ModelSpec], slices: Path, question: GapQuestion) -> _ScoreFiles:
+    def answering(cls, specs: Sequence[ModelSpec], slices: Path, question: GapQuestion) -> _ScoreFiles:
         """Those that answer a question about these models."""
         reference, *others = specs
         checkpoints = list_models(list(specs), list(question.placebo))[len(specs) :]
         diverging = others if question.divergence else []
+        by_last = {}
+        for last in question.context_gain:
+            by_last[last] = [score_path(slices, spec, last) for spec in specs]
         return cls(
             {spec.shown: score_path(slices, spec) for spec in specs},
             {spec.shown: score_path(slices, spec) for spec in checkpoints},
-            {last: [score_path(slices, spec, last) for spec in specs] for last in question.context_gain},
+            by_last,
             {spec.shown: score_path(slices, spec, against=reference) for spec in diverging},
         )
 

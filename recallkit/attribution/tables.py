@@ -147,7 +147,9 @@ def attribute_gap(
                 show(model)
     distinct = are_distinct([pair.gap for pair in pairs])
     judged = [pair.judged(is_distinct, labelled, cluster) for pair, is_distinct in zip(pairs, distinct, strict=True)]
-    frames = {name: pl.concat([tables[name] for tables in judged]) for name in judged[0]}
+    frames = {}
+    for name in judged[0]:
+        frames[name] = pl.concat([tables[name] for tables in judged])
     return GapTables(**(frames if labelled.has_counts else _of_repeated(frames)))
 
 
@@ -215,22 +217,24 @@ class _Pair:
         """The tables with notes on shares that are void; `is_distinct`: of each row, among all models of the command."""
         import polars as pl
 
-        gap, known = self.tables["gap"], [None if np.isnan(one) else bool(one) for one in is_distinct]
-        rows, whole_of_source = gap.with_columns(is_distinct=pl.Series(known, dtype=pl.Boolean)).to_dicts(), None
+        known = [None if np.isnan(number) else bool(number) for number in is_distinct]
+        gap = self.tables["gap"].with_columns(is_distinct=pl.Series(known, dtype=pl.Boolean))
+        rows = gap.to_dicts()
+        overall = gap_of_source = WholeGap.from_row(rows[0], tokens.vocab_size, cluster)
         for row in rows:
-            # The first row of a source has all of its tokens.
-            whole_of_source = WholeGap.of(row, tokens.vocab_size, cluster) if row["slice"] == "all" else whole_of_source
-            whole = WholeGap.of(rows[0], tokens.vocab_size, cluster)
-            assert whole_of_source is not None
+            if row["slice"] == "all":  # the first row of a source
+                gap_of_source = WholeGap.from_row(row, tokens.vocab_size, cluster)
             # A pair is no better than a guess in its source or in all.
-            uniform = list(dict.fromkeys([*whole.uniform, *whole_of_source.uniform]))
-            note = replace(whole_of_source, uniform=uniform).why_void(row, row["slice"])
+            uniform = list(dict.fromkeys([*overall.uniform, *gap_of_source.uniform]))
+            note = replace(gap_of_source, uniform=uniform).why_void(row, row["slice"])
             row |= {"note": note, "void": row["gap_share"] is None or bool(note)}
         judged = {**self.tables, "gap": schemas.frame_of("gap/gap", rows)}
         for name in judged.keys() & {"by_threshold", "by_partition"}:
-            notes = [whole.why_void(row, "ar_hit") for row in judged[name].to_dicts()]
-            void = pl.Series([bool(note) for note in notes], dtype=pl.Boolean)
-            judged[name] = judged[name].with_columns(note=pl.Series(notes, dtype=pl.String), void=void)
+            notes = [overall.why_void(row, "ar_hit") for row in judged[name].to_dicts()]
+            judged[name] = judged[name].with_columns(
+                note=pl.Series(notes, dtype=pl.String),
+                void=pl.Series([bool(note) for note in notes], dtype=pl.Boolean),
+            )
         return judged
 
 
@@ -253,7 +257,7 @@ class _Attribution:
         self._tokens, self._names, self._sums = tokens, names, sums
         self._cluster, self._num_bytes = cluster, num_bytes
         self._draws = (num_resamples, seed)
-        self._whole = sums.tables["slices"].slice("all")
+        self._all_tokens = sums.tables["slices"].slice("all")
 
     def pair(self, model: int) -> _Pair:
         """The tables of the reference and model number `model` (from 1)."""
@@ -264,7 +268,7 @@ class _Attribution:
         for name, sums in self._sums.tables.items():
             if name in ("slices", "by_source"):
                 continue
-            figures: dict[str, Any] = dict(gap_figures(sums, self._whole, model, *self._draws))
+            figures: dict[str, Any] = dict(gap_figures(sums, self._all_tokens, model, *self._draws))
             if name in ("by_threshold", "by_partition"):
                 figures |= _UNJUDGED
             frame = schemas.frame_of_columns(f"gap/{name}", sums.keys, {**self._pair_names(model), **figures})
@@ -281,11 +285,13 @@ class _Attribution:
     def _gap(self, model: int) -> pl.DataFrame:
         """The slices of all sources, then of one source after another."""
         sums = self._sums.tables["by_source"]
-        first_rows = np.repeat(np.flatnonzero(sums.keys["slice"] == "all"), len(self._sums.tables["slices"].keys))
-        whole = sums.take(first_rows)
+        # Of slices all, ar_hit, all, ar_hit of two sources the first rows are 0, 0, 2, 2.
+        num_slices = len(self._sums.tables["slices"].keys)
+        first_rows = np.repeat(np.flatnonzero(sums.keys["slice"] == "all"), num_slices)
+        all_tokens = sums.take(first_rows)
         tokens = sums["tokens"].total
-        figures: dict[str, Any] = dict(gap_figures(sums, whole, model, *self._draws))
-        control = ratio(sums.gap(model, "first_nll"), whole.gap(model), *self._draws)
+        figures: dict[str, Any] = dict(gap_figures(sums, all_tokens, model, *self._draws))
+        control = ratio(sums.gap(model, "first_nll"), all_tokens.gap(model), *self._draws)
         with np.errstate(divide="ignore", invalid="ignore"):
             for name in ("p", "first_p"):
                 figures |= {f"{name}_reference": sums[f"{name}_0"].total / tokens, f"{name}_model": sums[f"{name}_{model}"].total / tokens}
@@ -316,8 +322,8 @@ class _Attribution:
 def _bytes_by_slice(tokens: LabelledTokens) -> dict[tuple[str, str], int]:
     """Bytes of text by source and slice, if the labels' manifest has them."""
     sizes: dict[tuple[str, str], int] = {}
-    for source, whole, hits in tokens.manifest.get("num_bytes") or ():
-        sizes[source, "all"] = whole
+    for source, num_bytes, hits in tokens.manifest.get("num_bytes") or ():
+        sizes[source, "all"] = num_bytes
         if hits is not None:  # training counts are known
-            sizes |= {(source, "ar_hit"): hits, (source, "other"): whole - hits}
+            sizes |= {(source, "ar_hit"): hits, (source, "other"): num_bytes - hits}
     return sizes

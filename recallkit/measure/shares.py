@@ -106,9 +106,9 @@ class WholeGap:
     cluster: str = "document"
 
     @classmethod
-    def of(cls, row: Mapping[str, Any], vocab_size: int | None, cluster: str = "document") -> WholeGap:
+    def from_row(cls, row: Mapping[str, Any], vocab_size: int, cluster: str = "document") -> WholeGap:
         """From the row of all tokens, with the columns of `gap_figures` and `is_distinct`."""
-        uniform = math.log(vocab_size) if vocab_size else math.inf
+        uniform = math.log(vocab_size)
         nlls = ((row["nll_reference"], REFERENCE_LIKE_UNIFORM), (row["nll_model"], MODEL_LIKE_UNIFORM))
         notes = [note for nll, note in nlls if nll >= uniform]
         return cls(row["delta_nll"], row["is_distinct"], notes, row["effective_clusters"], cluster)

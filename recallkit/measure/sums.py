@@ -88,11 +88,11 @@ class Clusters:
 
     def restrict(self, present: pl.Series) -> np.ndarray:
         """Leaves the groups of these clusters, which have tokens; returns the numbers that they had."""
-        kept = np.unique(self._groups[self.numbers(present)])
+        present_groups = np.unique(self._groups[self.numbers(present)])
         renumbered = np.zeros(self.number, np.int64)
-        renumbered[kept] = np.arange(len(kept))
-        self._groups, self.number = renumbered[self._groups], len(kept)
-        return kept
+        renumbered[present_groups] = np.arange(len(present_groups))
+        self._groups, self.number = renumbered[self._groups], len(present_groups)
+        return present_groups
 
     def numbers(self, clusters: pl.Series) -> np.ndarray:
         """The number of each cluster, int64 (n,); sources are numbered as they first occur."""
@@ -243,9 +243,9 @@ def add_up(
     rows = batches(tokens, scores, columns, slices=(*STANDARD, *slices), cluster=cluster, clean=clean)
     parts = []
     with progress("adding up", total=tokens.num_rows) as show:
-        for (_, stop), found in zip(batch_ranges(tokens.path), answers(queries, rows), strict=True):
-            parts.append(found[0])
-            for tally, answer in zip(tallies, found, strict=True):
+        for (_, stop), parts_of_tables in zip(batch_ranges(tokens.path), answers(queries, rows), strict=True):
+            parts.append(parts_of_tables[0])
+            for tally, answer in zip(tallies, parts_of_tables, strict=True):
                 tally.add(answer, is_in_order=cluster != "source")
             show(stop)
     by_slice = pl.concat(parts)
@@ -254,8 +254,8 @@ def add_up(
     if by_slice.is_empty():
         problem, remedy = "every token is in the training text", "slice other text, or leave out --clean"
         raise UserError(problem, where=tokens.path, remedy=remedy)
-    kept = clusters.restrict(by_slice["cluster"])
-    tables = {name: table for tally in tallies for name, table in tally.sums(kept).items()}
+    groups = clusters.restrict(by_slice["cluster"])
+    tables = {name: table for tally in tallies for name, table in tally.sums(groups).items()}
     if every_table:
         sources, placed = _by_size(by_slice)
         tables["by_source"] = sum_rows(source_rows(slices, sources), placed, clusters, ["repeats"])

@@ -243,7 +243,7 @@ def _make_parts(
     done = sum(len(parts[number]) for number in there)
     journal.note_resumed(done, "sequences")
     telling = progress(f"{asked.shown}, {task.pairs} pairs", total=num_samples, unit="sequences")
-    with timings.stage("evaluating", of=f"{asked.shown}, {task.pairs} pairs", resumed=bool(there)) as stage, telling as show:
+    with timings.stage("evaluating", item=f"{asked.shown}, {task.pairs} pairs", resumed=bool(there)) as stage, telling as show:
         show(done)
         made = make_sequences(task, asked.vocabulary, num_samples)
         for number, samples in enumerate(parts):

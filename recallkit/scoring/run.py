@@ -471,7 +471,7 @@ def _join(plan: ScoringPlan, job: ScoringJob, timings: Timings, which: Which) ->
     }
     files = [job.parts.path(number) for number in job.numbers]
     manifest: dict[str, Any] = {}
-    with result.writing(manifest, timings) as new, timings.stage("joining", of=job.where) as stage:
+    with result.writing(manifest, timings) as new, timings.stage("joining", item=job.where) as stage:
         manifest |= scores.join_parts(files, job.sequences_per_part, job.seq_len, new / result.path.name, facts, which)
         stage.amounts["tokens"] = num_rows
     return manifest

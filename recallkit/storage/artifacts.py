@@ -181,8 +181,8 @@ def writing_members(
         members = {path.name: {**describe(path), **fact} for path in files}
         facts, before = json_object(new / listing.name), json_object(listing).get(MEMBERS)
         before = before if isinstance(before, dict) else {}
-        kept = {name: entry for name, entry in before.items() if name not in names}
-        write_json(new / listing.name, {_VERSION: VERSION, **facts, MEMBERS: {**kept, **members}})
+        others = {name: entry for name, entry in before.items() if name not in names}
+        write_json(new / listing.name, {_VERSION: VERSION, **facts, MEMBERS: {**others, **members}})
         for name in before.keys() & set(names):
             (folder / name).unlink(missing_ok=True)
         (new / listing.name).replace(listing)
@@ -287,10 +287,10 @@ def describe(path: Path) -> dict[str, Any]:
         known = _known.get(path)
         if known is not None and known[0] == state:
             return known[1]
-        found = {"size": state[0], "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+        description = {"size": state[0], "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
         if started - max(state[1:3]) > _SETTLING_NS and state == file_state(os.fstat(file.fileno())):
-            _known[path] = state, found
-    return found
+            _known[path] = state, description
+    return description
 
 
 _known: dict[Path, tuple[tuple[int, ...], dict[str, Any]]] = {}
@@ -552,9 +552,9 @@ def manifest_options(path: Path, *, force: bool = False) -> dict[str, Any] | Non
 
 def check_schema_version(manifest: Mapping[str, Any], path: Path) -> None:
     """Raises UserError unless the manifest has this program's schema version."""
-    found = manifest.get("schema_version")
-    if found != SCHEMA_VERSION:
-        problem = f"written with table schema {found}, this recallkit reads schema {SCHEMA_VERSION}"
+    version = manifest.get("schema_version")
+    if version != SCHEMA_VERSION:
+        problem = f"written with table schema {version}, this recallkit reads schema {SCHEMA_VERSION}"
         raise UserError(problem, where=path, remedy="make it again with --force, or use the recallkit that wrote it")
 
 

@@ -46,22 +46,22 @@ def connect(
     where = ":memory:" if path is None else str(path.absolute())  # an absolute path has no prefix such as `md:`
     if "?" in where:
         raise UserError("a name with a question mark, which DuckDB does not take", where=path, remedy="give another name")
-    given = views or {}
-    shown = {name: str(view.resolve()) for name, view in given.items() if isinstance(view, Path)}
-    assert path is None or not given, "a database that is not ours to trust is opened with no file within reach"
-    settings = _SETTINGS | {"enable_external_access": bool(shown)} | ({} if threads is None else {"threads": threads})
+    tables = views or {}
+    files = {name: str(view.resolve()) for name, view in tables.items() if isinstance(view, Path)}
+    assert path is None or not tables, "a database that is not ours to trust is opened with no file within reach"
+    settings = _SETTINGS | {"enable_external_access": bool(files)} | ({} if threads is None else {"threads": threads})
     connection = duckdb.connect(where, read_only=read_only, config=settings)
     try:
         if connection.execute("SELECT current_setting('enable_progress_bar')").fetchall() != [(False,)]:
             connection.execute("SET enable_progress_bar = false")  # fails in a notebook without ipywidgets, where there is no bar
-        if shown:
-            names = [*shown.values(), *map(glob.escape, shown.values())]  # what is asked for and what that is found to be are both checked
+        if files:
+            names = [*files.values(), *map(glob.escape, files.values())]  # what is asked for and what that is found to be are both checked
             connection.execute("SET allowed_paths = $names", {"names": names})
             connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
-        for name, view in given.items():
-            if name in shown:
-                _open_file(connection, shown[name]).create_view(name)
+        for name, view in tables.items():
+            if name in files:
+                _open_file(connection, files[name]).create_view(name)
             else:
                 connection.register(name, view)
         if path is not None and read_only and (state is None or _checked.get(where) != state):
@@ -87,16 +87,16 @@ _checked: dict[str, tuple[int, ...] | None] = {}
 
 
 def _check_holds_tables(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
-    found = connection.execute(query("counts/find_computed")).fetchone()
-    if found is not None:
-        problem = f"it contains a {found[0]}, {found[1]}, which recallkit never writes, and it is not asked"
+    computed = connection.execute(query("counts/find_computed")).fetchone()
+    if computed is not None:
+        problem = f"it contains a {computed[0]}, {computed[1]}, which recallkit never writes, and it is not asked"
         raise UserError(problem, where=path, remedy="make the table with `recallkit count`")
 
 
 def frame(connection: duckdb.DuckDBPyConnection, name: str) -> pl.DataFrame:
     """The result of the query `name`, over views registered on the connection, as a polars frame."""
-    found: pl.DataFrame = connection.sql(query(name)).pl()
-    return found
+    result: pl.DataFrame = connection.sql(query(name)).pl()
+    return result
 
 
 def _open_file(connection: duckdb.DuckDBPyConnection, name: str) -> duckdb.DuckDBPyRelation:

@@ -59,12 +59,12 @@ def read_file(path: Path, most: int = MAX_JSON_BYTES) -> bytes:
         os.close(descriptor)
 
 
-def _check(found: os.stat_result, path: Path, most: int | None) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "a device")
+def _check(state: os.stat_result, path: Path, most: int | None) -> None:
+    if not stat.S_ISREG(state.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(state.st_mode), "a device")
         raise UserError(f"{kind}, but a file is expected", where=path, remedy="give a regular file")
-    if most is not None and found.st_size > most:
-        problem = f"a file of {found.st_size:,} bytes, more than the {most:,} that such a file may have"
+    if most is not None and state.st_size > most:
+        problem = f"a file of {state.st_size:,} bytes, more than the {most:,} that such a file may have"
         raise UserError(problem, where=path, remedy="check that it is the right file")
 
 

@@ -639,15 +639,27 @@ KINDS: Mapping[str, type] = {
 }
 """Kind of a manifest -> its fields; of any other kind those of `OtherResult`."""
 
+_OF_TRACK = ("models", "sources", "score_files", "scores")
+
 _MODELS: Mapping[type, Callable[[Mapping[str, Any]], Sequence[Any]]] = {
-    Gap: lambda of: [{of["reference"], *of["models"]}, {*of["score_files"]}, {*of["scores"]}],
-    Track: lambda of: [len(of[name]) for name in ("models", "sources", "score_files", "scores")],
-    Intervene: lambda of: [{*of["models"]}, {*of["scores"]}],
-    Mqar: lambda of: [{*of["models"]}, {*of["of_models"]}],
+    Gap: lambda facts: [
+        {facts["reference"], *facts["models"]},
+        {*facts["score_files"]},
+        {*facts["scores"]},
+    ],
+    Track: lambda facts: [len(facts[name]) for name in _OF_TRACK],
+    Intervene: lambda facts: [{*facts["models"]}, {*facts["scores"]}],
+    Mqar: lambda facts: [{*facts["models"]}, {*facts["of_models"]}],
 }
 """The models that the fields of a manifest are of, or their number: the same of each."""
 
-COMMANDS = {"tokens": "slice", "sequences": "slice", "scores": "score", "divergence": "score", "recall": "eval-recall"}
+COMMANDS = {
+    "tokens": "slice",
+    "sequences": "slice",
+    "scores": "score",
+    "divergence": "score",
+    "recall": "eval-recall",
+}
 """Kind -> the command that makes it, where that has another name."""
 
 # -------------------------------------------------------------------------------------------- check

@@ -70,26 +70,26 @@ class Result:
         if self.force or not self.path.exists():
             return None
         manifest = self.read(self.path)
-        found = manifest.get("options")
-        if not isinstance(found, dict):
+        options = manifest.get("options")
+        if not isinstance(options, dict):
             raise UserError("the manifest has no field options", where=self.path, remedy=self.remedy)
-        self._check_options(found)
+        self._check_options(options)
         if any(artifacts.manifest_options(other) != self.options for other in self.others) or not self._has_all_members():
             return None  # one was removed, or a run was killed as it renamed them
         self._remove_leftovers()
         return manifest
 
-    def _check_options(self, found: Mapping[str, Any]) -> None:
-        options = json.loads(json.dumps(self.options))  # as in a manifest, where pairs are lists
-        if found != options:
-            changed = sorted(key for key in {*found, *options} if found.get(key) != options.get(key))
+    def _check_options(self, options: Mapping[str, Any]) -> None:
+        current = json.loads(json.dumps(self.options))  # as in a manifest, where pairs are lists
+        if options != current:
+            changed = sorted(key for key in {*options, *current} if options.get(key) != current.get(key))
             problem = f"already made with other options (differs in {', '.join(changed)})"
             raise UserError(problem, where=self.path, remedy=self.remedy)
 
     def _remove_leftovers(self) -> None:
         """Removes what a run that was killed at its end left: the folder of its journal, and those in which files were made."""
-        made = [self.path, *self.others, *self.beside, self.listing]
-        for folder in (journal_folder(self.path), *(path.with_name(f".{path.name}{unfinished.NEW}") for path in made)):
+        files = [self.path, *self.others, *self.beside, self.listing]
+        for folder in (journal_folder(self.path), *(path.with_name(f".{path.name}{unfinished.NEW}") for path in files)):
             with contextlib.suppress(OSError), leftover(folder, self.options) as is_left:  # a folder of another user's can be read
                 if is_left or not unfinished.is_marked(folder):
                     unfinished.remove(folder)
@@ -112,9 +112,9 @@ class Result:
         for path in (self.path, *self.others, *self.beside):
             artifacts.check_replaceable(path, "counts" if self.kind is None else None)
         artifacts.check_list(self.listing)
-        found = artifacts.json_object(self.listing).get("kind")
-        if self.kind is not None and found not in (None, "files", self.kind):
-            problem = f"this list belongs to another result ({found})"
+        kind = artifacts.json_object(self.listing).get("kind")
+        if self.kind is not None and kind not in (None, "files", self.kind):
+            problem = f"this list belongs to another result ({kind})"
             raise UserError(problem, where=self.listing, remedy="choose another output with -o")
 
     def is_complete(self) -> bool:

@@ -49,15 +49,15 @@ class Timings:
         self._device = device
 
     @contextlib.contextmanager
-    def stage(self, name: str, *, of: str | None = None, resumed: bool = False) -> Iterator[Stage]:
-        """Times a block; reports its begin, and its end if it succeeds. `of`: which of several, for events."""
-        stage, shown = Stage(resumed), name if of is None else f"{name} ({of})"
-        events.emit("stage", f"{shown} begins", stage=name, state="begin", of=of, resumed=resumed)
+    def stage(self, name: str, *, item: str | None = None, resumed: bool = False) -> Iterator[Stage]:
+        """Times a block; reports its begin, and its end if it succeeds. `item`: which of several, for events."""
+        stage, shown = Stage(resumed), name if item is None else f"{name} ({item})"
+        events.emit("stage", f"{shown} begins", stage=name, state="begin", of=item, resumed=resumed)
         begun = time.monotonic()
         yield stage
         stage.seconds = time.monotonic() - begun
         self._stages[name] = stage.to_json()
-        events.emit("stage", f"{shown} took {stage.seconds:.1f} s", stage=name, state="end", of=of, **stage.to_json())
+        events.emit("stage", f"{shown} took {stage.seconds:.1f} s", stage=name, state="end", of=item, **stage.to_json())
 
     def keep(self, name: str, manifest: Path, stage: str) -> None:
         """Takes over, as `name`, a stage of another result from its manifest file, if it is known there."""

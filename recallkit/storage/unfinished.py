@@ -80,12 +80,12 @@ def check_ours(folder: Path) -> None:
         raise UserError("a link, where unfinished work is kept", where=folder, remedy=another)
     mark = folder / MARK
     try:  # one look at it: another process may remove it meanwhile, files first and the mark last
-        found = [path.name for path in folder.iterdir()]
+        names = [path.name for path in folder.iterdir()]
     except FileNotFoundError:
         return
     except NotADirectoryError:
-        found = [folder.name]
-    if found and (MARK not in found or mark.is_symlink() or mark.is_dir()):
+        names = [folder.name]
+    if names and (MARK not in names or mark.is_symlink() or mark.is_dir()):
         raise UserError("not made by recallkit, but in the place of its unfinished work", where=folder, remedy=another)
 
 
