@@ -141,6 +141,6 @@ def _notes(
     # The ablated model is not compared with a guess: that it predicts nothing may be the finding.
     # Without an interval (NaN) the gap is not known to be zero.
     judged = {"nll_model": -np.inf, "is_distinct": is_distinct != 0}
-    gap = WholeGap.of(rows[0] | judged, vocab_size, cluster)
+    gap = WholeGap.from_row(rows[0] | judged, vocab_size, cluster)
     notes = [gap.why_void(row, name) for name, row in zip(("all", *PARTS), rows, strict=True)]
     return {"note": np.array(notes), "void": np.array(notes) != ""}

@@ -30,9 +30,9 @@ _MOST_NAMED = 5
 class Comparison(Shown):
     """Models compared with a reference, as `recallkit gap` wrote them.
 
-    `models` are sorted by overall perplexity, the best first. `slices` is the slice directory of the
-    comparison, if it is available: it contains labels, text and scores. `requested` are the slices
-    besides those of every comparison.
+    `models` are sorted by overall perplexity, the best first. `slices` is the slice directory of
+    the comparison, if it is available: it contains labels, text and scores. `requested` are the
+    slices besides those of every comparison.
     """
 
     folder: Path
@@ -99,8 +99,8 @@ def find_comparison(folder: Path) -> Path:
 def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
     """Reads the comparison in `folder` (see `find_comparison`).
 
-    `slices` names its slice directory; by default it is the one that contains `folder`, if it is the
-    right one. Raises UserError if tables are missing or damaged, or if `slices` are others.
+    `slices` names its slice directory; by default it is the one that contains `folder`, if it is
+    the right one. Raises UserError if tables are missing or damaged, or if `slices` are others.
     """
     folder = find_comparison(folder)
     manifest, tables = read_result(records.Gap, GapTables, folder)

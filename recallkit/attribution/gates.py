@@ -1,4 +1,5 @@
-"""Gates of a comparison, `gap --fail-above`: how far a model may be behind the reference in a slice, in nats or as a share of the gap."""
+"""Gates of a comparison, `gap --fail-above`: how far a model may be behind the reference in a
+slice, in nats or as a share of the gap."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ _MOST_NAMED = 3
 class Gate:
     """The most that a model may be behind the reference in a slice.
 
-    `limit` is a difference in NLL, nats per token of the slice, or with `is_share` a share of the gap as a fraction.
+    `limit` is a difference in NLL, nats per token of the slice, or with `is_share` a share of the
+    gap as a fraction.
     """
 
     slice: str
@@ -47,7 +49,8 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A gate and a model: `value` in the gate's unit, None where the gate cannot be judged, which `note` explains."""
+    """A gate and a model: `value` in the gate's unit, None where the gate cannot be judged, which
+    `note` explains."""
 
     gate: Gate
     model: str
@@ -59,8 +62,10 @@ class Verdict:
         """What was measured, beside the limit."""
         gate = self.gate
         if gate.is_share:
-            return f"{self.model}: {gate.slice} carries {percent(self.value)} of the gap (limit {100 * gate.limit:.6g} %)"
-        return f"{self.model}: NLL on {gate.slice} is {self.value:.4g} nats above the reference's (limit {gate.limit:g})"
+            return (f"{self.model}: {gate.slice} carries {percent(self.value)} of the gap (limit "
+                f"{100 * gate.limit:.6g} %)")
+        return (f"{self.model}: NLL on {gate.slice} is {self.value:.4g} nats above the reference's "
+            f"(limit {gate.limit:g})")
 
     def to_json(self) -> dict[str, Any]:
         """The gate, the model, the value."""
@@ -70,9 +75,11 @@ class Verdict:
 
 
 def parse_gate(text: Any) -> Gate:
-    """`0.05`, `all=0.02`, `AR hits=30%`: a slice, AR hits if none is named, and nats per token, or a percentage of the gap.
+    """`0.05`, `all=0.02`, `AR hits=30%`: a slice, AR hits if none is named, and nats per token, or
+    a percentage of the gap.
 
-    Raises ValueError for anything else, also for a negative limit, an infinite one and NaN, which nothing is above.
+    Raises ValueError for anything else, also for a negative limit, an infinite one and NaN, which
+    nothing is above.
     """
     name, _, limit = str(text).rpartition("=")
     match = _LIMIT.fullmatch(limit.strip())
@@ -85,10 +92,11 @@ def parse_gate(text: Any) -> Gate:
 
 
 def resolve_gates(gates: Sequence[Gate], requested: Sequence[Slice]) -> list[Gate]:
-    """The gates with their slices' names as in the tables, before anything is measured; `requested`: slices besides those of every comparison.
+    """The gates with their slices' names as in the tables, before anything is measured.
 
-    A name may be written as it is printed (`AR hits`). Raises UsageError for a slice that the comparison does not have, and for a share
-    of all tokens.
+    `requested`: slices besides those of every comparison. A name may be written as it is printed
+    (`AR hits`). Raises UsageError for a slice that the comparison does not have, and for a share of
+    all tokens.
     """
     names = [slice_.name for slice_ in (*STANDARD, *requested)]
     resolved = []
@@ -116,10 +124,12 @@ def check_gates(gates: Sequence[Gate], tokens: LabelledTokens) -> None:
 
 
 def judge_gates(gates: Sequence[Gate], tables: GapTables) -> list[Verdict]:
-    """Each gate for each model and all sources: crossed where the value is significantly over the limit, at 5 % for all models of a gate.
+    """Each gate for each model and all sources: crossed where the value is significantly over the
+    limit, at 5 % for all models of a gate.
 
-    Without intervals the value alone decides. A share is judged only where it means something and the model is behind the reference
-    overall; a value that is not a number is over any gate. Raises UserError where a slice has no tokens to judge by.
+    Without intervals the value alone decides. A share is judged only where it means something and
+    the model is behind the reference overall; a value that is not a number is over any gate. Raises
+    UserError where a slice has no tokens to judge by.
     """
     totals = tables.gap.filter(source=ALL).to_dicts()
     # Of a source that is called ALL the rows come later.
@@ -135,8 +145,8 @@ def judge_gates(gates: Sequence[Gate], tables: GapTables) -> list[Verdict]:
 def _judge(gate: Gate, pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[Verdict]:
     """The verdicts on models, given by their rows of the gate's slice and of all tokens.
 
-    By the intervals and degrees of freedom of the tables, so that a limit of 0 is crossed just where they say that a
-    model is behind.
+    By the intervals and degrees of freedom of the tables, so that a limit of 0 is crossed just
+    where they say that a model is behind.
     """
     name, freedom = ("gap_share", "share_freedom") if gate.is_share else ("delta_nll", "delta_freedom")
     notes = []

@@ -1,4 +1,5 @@
-"""The work of `gap`: scores what is not scored yet, attributes the gap to slices, writes its tables."""
+"""The work of `gap`: scores what is not scored yet, attributes the gap to slices, writes its
+tables."""
 
 from __future__ import annotations
 

@@ -264,5 +264,5 @@ def _whole_gaps(every: TableSums, names: Sequence[str], vocab_size: int | None) 
     for model in gaps:
         row = {name: values[0] for name, values in gap_figures(every, every, model).items()}
         row["is_distinct"] = are_distinct([*gaps.values()])[model - 1, 0]
-        judged.append(WholeGap.of(row, vocab_size))
+        judged.append(WholeGap.from_row(row, vocab_size))
     return judged
