@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from recallkit.display.notebook import Shown
     from recallkit.report.token_view import ShownSequence
     from recallkit.report.write import Report
-    from recallkit.verification.run import Verified
+    from recallkit.verification.findings import Verified
 
 
 @dataclass(frozen=True)
@@ -287,14 +287,13 @@ def verify(asked: Verify) -> Outcome["Verified"]:
 
     The exit status is 1 if a result is damaged or does not fit the others. Unfinished work and leftovers are only reported.
     """
-    from recallkit.verification.run import print_verified, to_json
     from recallkit.verification.run import verify as verify_folder
 
-    found = verify_folder(path(asked.folder), clean=asked.clean)
+    verified = verify_folder(path(asked.folder), clean=asked.clean)
     problem = f"{asked.folder} has results that are damaged or do not belong together; each line above has its remedy"
     return Outcome(
-        value=lambda: found,
-        show=lambda full: print_verified(found),
-        json=lambda: to_json(found),
-        failure=None if found.is_sound else problem,
+        value=lambda: verified,
+        show=lambda full: verified.print(),
+        json=verified.to_json,
+        failure=None if verified.is_sound else problem,
     )

@@ -19,7 +19,8 @@ from tokenizers import Tokenizer
 from recallkit.storage import artifacts
 from recallkit.storage.journal import leftover
 from recallkit.storage.unfinished import MARK, open_marked
-from recallkit.verification.run import Verified, verify
+from recallkit.verification.findings import Verified
+from recallkit.verification.run import verify
 from tests.fuzz.conftest import make
 from tests.fuzz.harness import assert_manners, assert_refused, copy_of, invoke
 
