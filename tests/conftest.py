@@ -75,7 +75,7 @@ CI = (
     *("slicing/test_labels.py", "slicing/test_copies.py", "tracking/test_live.py"),
     *("test_ci_page.py", "test_contributing.py", "test_documented_commands.py", "test_jit.py"),
     *("test_packaging.py", "test_papers_page.py", "test_plugins.py", "test_remedies.py"),
-    *("test_site.py", "test_tutorials.py", "test_void_shares.py", "trackers/test_to_tensorboard.py"),
+    *("test_site.py", "test_tutorials.py", "test_void_shares.py", "trackers/test_packages.py"),
 )
 """Folders and files whose tests only continuous integration runs: faults, documents, matrices, what needs a browser or a peer."""
 
