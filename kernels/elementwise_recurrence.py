@@ -1,4 +1,5 @@
-"""Linear recurrences over time, element by element: the common part of the PyTorch implementations of the selective scan and of RWKV-4.
+"""Linear recurrences over time, element by element: the common part of the PyTorch implementations
+of the selective scan and of RWKV-4.
 
     h_i = a_i h_{i-1} + u_i
 

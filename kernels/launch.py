@@ -1,8 +1,9 @@
 """Launches Triton kernels: their configuration, their GPU and the precision of their products.
 
-A configuration (tile sizes, warps, stages) may change the order of a sum, and so the last bit of a result. Resumed
-scores must equal those of an uninterrupted run, so the first configuration of a kernel's list is used unless RECALLKIT_AUTOTUNE=1
-selects the fastest one. Tuning is done once per value of a kernel's `key`, which never includes the length of a text.
+A configuration (tile sizes, warps, stages) may change the order of a sum, and so the last bit of a
+result. Resumed scores must equal those of an uninterrupted run, so the first configuration of a
+kernel's list is used unless RECALLKIT_AUTOTUNE=1 selects the fastest one. Tuning is done once per
+value of a kernel's `key`, which never includes the length of a text.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 OPTIONS = {"enable_fp_fusion": True}
-"""Compile options of every kernel: fused multiply-adds. Triton 3.9 warns unless this is explicit, and 3.10 disables them by default."""
+"""Compile options of every kernel: fused multiply-adds. Triton 3.9 warns unless this is explicit,
+and 3.10 disables them by default."""
 
 _HERE = contextlib.nullcontext()
 
@@ -31,7 +33,8 @@ _HERE = contextlib.nullcontext()
 class Launcher:
     """A kernel with its configurations, the first of which is the default.
 
-    `key`: the arguments that tuning depends on: widths and types, never the length of a text or the number of rows.
+    `key`: the arguments that tuning depends on: widths and types, never the length of a text or the
+    number of rows.
     """
 
     def __init__(self, kernel: Any, configs: Sequence[triton.Config], key: Sequence[str]) -> None:
@@ -45,9 +48,11 @@ class Launcher:
         config: int | None = None,
         **values: Any,
     ) -> None:
-        """Runs the kernel with `tensors` as its first arguments and `values` by name, on the tensors' device.
+        """Runs the kernel with `tensors` as its first arguments and `values` by name, on the
+        tensors' device.
 
-        `grid`: number of programs as a function of all values by name. `config`: index of the configuration, the default where None.
+        `grid`: number of programs as a function of all values by name. `config`: index of the
+        configuration, the default where None.
         """
         kernel, options = self._usual if config is None else (self.kernel, self._options[config])
         # This takes about as long as a launch does: nothing is looked up that cannot have changed.
@@ -62,7 +67,8 @@ class Launcher:
 
     @functools.cached_property
     def _usual(self) -> tuple[Any, dict[str, Any]]:
-        """The kernel of a launch that names no configuration, and its options: as the environment says at the first launch."""
+        """The kernel of a launch that names no configuration, and its options: as the environment
+        says at the first launch."""
         if os.environ.get("RECALLKIT_AUTOTUNE") != "1" or interpreted():
             return self.kernel, self._options[0]
         return triton.autotune(configs=self.configs, key=self.key, cache_results=True)(self.kernel), OPTIONS
@@ -71,8 +77,8 @@ class Launcher:
 def operand_type(dtype: torch.dtype) -> Any:
     """The type in which values of this type are multiplied.
 
-    Half-precision values are multiplied as they are and summed in float32; the interpreter would multiply the bit patterns of
-    bfloat16, so there everything is float32.
+    Half-precision values are multiplied as they are and summed in float32; the interpreter would
+    multiply the bit patterns of bfloat16, so there everything is float32.
     """
     import triton.language as tl
 
@@ -81,6 +87,6 @@ def operand_type(dtype: torch.dtype) -> Any:
     return tl.bfloat16 if dtype == torch.bfloat16 else tl.float16
 
 
-def inner_contiguous(given: Tensor) -> Tensor:
+def inner_contiguous(tensor: Tensor) -> Tensor:
     """The tensor, or a copy, whose entries along the last axis lie side by side."""
-    return given if given.stride(-1) == 1 else given.contiguous()
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

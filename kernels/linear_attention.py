@@ -2,9 +2,10 @@
 
     y_i = sum_j<=i g^(i-j) phi(q_i).phi(k_j) v_j / (sum_j<=i phi(q_i).phi(k_j) + eps)
 
-(Linear Transformers, arXiv 2006.16236, equations 8 to 12; g is RetNet's decay of a head, arXiv 2307.08621, equation 5.) `taylor_attention`
-uses it on CPU, and mixers with other maps on any device: pairs within a chunk directly, earlier tokens through the
-state sum_j g^(i-j) phi(k_j)^T v_j.
+(Linear Transformers, arXiv 2006.16236, equations 8 to 12; g is RetNet's decay of a head, arXiv
+2307.08621, equation 5.) `taylor_attention` uses it on CPU, and mixers with other maps on any
+device: pairs within a chunk directly, earlier tokens through the state sum_j g^(i-j) phi(k_j)^T
+v_j.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ CHUNK = 128
 
 
 class FeatureMap(Protocol):
-    """phi, whose scores may be computed without the features. `positions`: int64, as the leading axes of x, 1 last."""
+    """phi, whose scores may be computed without the features. `positions`: int64, as the leading
+    axes of x, 1 last."""
 
     def __call__(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         """(..., f) -> (..., features)."""
@@ -61,9 +63,11 @@ def linear_attention_chunked(
     positions: Tensor | None = None,
     final_state: bool = True,
 ) -> tuple[Tensor, LinearState | None]:
-    """q, k: (b, h, t, f), v: (b, h, t, v) -> y (b, h, t, v), and on request the state after the last token; in float32 or wider.
+    """q, k: (b, h, t, f), v: (b, h, t, v) -> y (b, h, t, v), and on request the state after the
+    last token; in float32 or wider.
 
-    `eps`: None where y is the numerator alone. `positions`: int64, (..., t, 1). `state`: None before the first token.
+    `eps`: None where y is the numerator alone. `positions`: int64, (..., t, 1). `state`: None
+    before the first token.
     """
     outputs = []
     parts = list(zip(*(torch.split(_widened(x), chunk, dim=2) for x in (q, k, v)), strict=True))
@@ -78,7 +82,8 @@ def linear_attention_chunked(
 
 
 def summed_state(k: Tensor, v: Tensor, feature_map: FeatureMap, *, normalise: bool) -> LinearState:
-    """The state after tokens of these keys (b, h, t, f) and values (b, h, t, v), in whatever order; in float32 or wider."""
+    """The state after tokens of these keys (b, h, t, f) and values (b, h, t, v), in whatever order;
+    in float32 or wider."""
     with torch.autocast(k.device.type, enabled=False):
         return _advanced(_widened(k), _widened(v), None, feature_map, None, (Fading(), Fading()), normalise)
 
@@ -94,7 +99,8 @@ def linear_attention_step(
     decay: Decay | None = None,
     positions: Tensor | None = None,
 ) -> tuple[Tensor, LinearState]:
-    """The same for one token: q, k: (b, h, f), v: (b, h, v), positions (..., 1) -> y (b, h, v) and a new state."""
+    """The same for one token: q, k: (b, h, f), v: (b, h, v), positions (..., 1) -> y (b, h, v) and
+    a new state."""
     with torch.autocast(q.device.type, enabled=False):
         q, k, v = feature_map(_widened(q), positions), feature_map(_widened(k), positions), _widened(v)
         powers = None if decay is None else decay.logs.exp()[:, None]
@@ -146,10 +152,10 @@ def _advanced(
     kv = faded(k, above.until_end).transpose(-1, -2) @ v
     total = faded(k, below.until_end).sum(dim=2) if normalise else None
     if state is not None:
-        kv = kv + faded(state.kv, above.whole)
+        kv = kv + faded(state.kv, above.over_chunk)
     if state is not None and total is not None:
         assert state.k is not None
-        total = total + faded(state.k[..., None], below.whole)[..., 0]
+        total = total + faded(state.k[..., None], below.over_chunk)[..., 0]
     return LinearState(kv, total)
 
 
@@ -163,7 +169,7 @@ class Fading:
     """g^(i+1), (h, c, 1): of the state before the chunk, at token i."""
     until_end: Tensor | None = None
     """g^(c-1-j), (h, c, 1): of token j, in the state after the chunk."""
-    whole: Tensor | None = None
+    over_chunk: Tensor | None = None
     """g^c, (h, 1, 1)."""
 
 
@@ -173,7 +179,8 @@ def faded(x: Tensor, powers: Tensor | None) -> Tensor:
 
 
 def make_fading(log_decays: Tensor, size: int) -> Fading:
-    """Powers from logarithms (h,), in their precision; exponents are never negative, so that no power is large."""
+    """Powers from logarithms (h,), in their precision; exponents are never negative, so that no
+    power is large."""
     logs = log_decays[:, None, None]
     places = torch.arange(size, device=logs.device)
     apart = (places[:, None] - places).clamp(min=0)

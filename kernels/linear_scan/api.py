@@ -2,7 +2,8 @@
 
 h_i = a_i h_{i-1} + u_i
 
-The recurrences of HGRN (arXiv 2311.04823, section 3) and of Griffin's RG-LRU (arXiv 2402.19427); a = `decay`.
+The recurrences of HGRN (arXiv 2311.04823, section 3) and of Griffin's RG-LRU (arXiv 2402.19427); a
+= `decay`.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ def linear_scan(
     *,
     impl: Impl = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """All h (t, b, d) of texts with time as the first axis, in the type of u, and the last state (b, d).
+    """All h (t, b, d) of texts with time as the first axis, in the type of u, and the last state
+    (b, d).
 
-    Shapes: decay and u (t, b, d), any strides, t may be 0; start (b, d): h before the first token, zeros where None. Everything is
-    computed, and the state returned, in the widest of the inputs' types, at least float32; h is rounded once. Rows and channels are
-    independent.
-    `impl`: "reference" and "torch" are differentiable in all tensors. "triton" computes in float32, 32 tokens at a time, for decays
-    whose products stay finite, as those of at most 1 do.
-    Raises ValueError for shapes or an implementation that do not fit.
+    Shapes: decay and u (t, b, d), any strides, t may be 0; start (b, d): h before the first token,
+    zeros where None. Everything is computed, and the state returned, in the widest of the inputs'
+    types, at least float32; h is rounded once. Rows and channels are independent. `impl`:
+    "reference" and "torch" are differentiable in all tensors. "triton" computes in float32, 32
+    tokens at a time, for decays whose products stay finite, as those of at most 1 do. Raises
+    ValueError for shapes or an implementation that do not fit.
     """
     if u.ndim != 3:
         raise ValueError(f"u must be (t, b, d), not of shape {tuple(u.shape)}")

@@ -1,4 +1,5 @@
-"""`linear_scan` in PyTorch, its gradients written out: each token an in-place multiply-add of the whole batch."""
+"""`linear_scan` in PyTorch, its gradients written out: each token an in-place multiply-add of the
+whole batch."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def linear_scan_torch(decay: Tensor, u: Tensor, start: Tensor) -> Tensor:
-    """Shapes as in `linear_scan`, or u (t, ...) with a decay that is broadcast to it and start (...); of one type, t > 0."""
+    """Shapes as in `linear_scan`, or u (t, ...) with a decay that is broadcast to it and start
+    (...); of one type, t > 0."""
     states: Tensor = _LinearScan.apply(decay.expand_as(u), u, start)  # type: ignore[no-untyped-call]
     return states
 

@@ -1,8 +1,10 @@
-"""`linear_scan` on a GPU: one program processes a text for a block of channels, 32 tokens at a time.
+"""`linear_scan` on a GPU: one program processes a text for a block of channels, 32 tokens at a
+time.
 
-Within the 32 tokens the recurrence is an associative scan: two stretches of text with decays a, b and sums u, v are one with
-decay a b and sum b u + v. Beyond the text, decays are 1 and inputs 0, so that the state stays what it is. The speed is bounded by
-memory: two numbers are read and one is written for each token and channel.
+Within the 32 tokens the recurrence is an associative scan: two stretches of text with decays a, b
+and sums u, v are one with decay a b and sum b u + v. Beyond the text, decays are 1 and inputs 0, so
+that the state stays what it is. The speed is bounded by memory: two numbers are read and one is
+written for each token and channel.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ def _joined(decay, h, next_decay, next_h):
 @triton.jit
 def linear_scan_kernel(decay_ptr, u_ptr, start_ptr, h_ptr, last_ptr, t, b, d, decay_t, decay_b, u_t, u_b,
                        HAS_START: tl.constexpr, BLOCK: tl.constexpr, STEPS: tl.constexpr):  # fmt: skip
-    """One row and BLOCK channels. `u_t`, `u_b`: strides of time and row; start and last (b, d), h (t, b, d)."""
+    """One row and BLOCK channels. `u_t`, `u_b`: strides of time and row; start and last (b, d), h
+    (t, b, d)."""
     num_blocks = tl.cdiv(d, BLOCK)
     row = (tl.program_id(0) // num_blocks).to(tl.int64)
     channels = tl.program_id(0) % num_blocks * BLOCK + tl.arange(0, BLOCK)

@@ -1,10 +1,13 @@
-"""`long_conv`: each channel convolved with its own filter, between two gates; y_i depends on inputs 0..i alone.
+"""`long_conv`: each channel convolved with its own filter, between two gates; y_i depends on inputs
+0..i alone.
 
-z = in_gate * u        y_i = out_gate_i * (sum_{s = 0}^{min(i, k - 1)} h_s z_{i-s} + skip z_i) + bias
+z = in_gate * u        y_i = out_gate_i * (sum_{s = 0}^{min(i, k - 1)} h_s z_{i-s} + skip z_i) +
+bias
 
-All products are elementwise; arguments that are not given are left out. Without gates it is the long convolution of arXiv 2302.06646;
-with both, an order of Hyena (arXiv 2302.10866, definition 3.1) and H3's projections around a state space (arXiv 2212.14052,
-section 3). BaseConv (arXiv 2312.04927, section 4) has its second bias inside the gate: gate the result instead.
+All products are elementwise; arguments that are not given are left out. Without gates it is the
+long convolution of arXiv 2302.06646; with both, an order of Hyena (arXiv 2302.10866, definition
+3.1) and H3's projections around a state space (arXiv 2212.14052, section 3). BaseConv (arXiv
+2312.04927, section 4) has its second bias inside the gate: gate the result instead.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ if TYPE_CHECKING:
 _HALVES = (torch.float16, torch.bfloat16)
 
 LONGEST_PRODUCT = 8192
-"""Most inputs for which the kernel's products, t operations per element, are expected to cost less than the memory traffic of FFTs."""
+"""Most inputs for which the kernel's products, t operations per element, are expected to cost less
+than the memory traffic of FFTs."""
 
 
 def long_conv(
@@ -38,16 +42,19 @@ def long_conv(
     out_dtype: torch.dtype | None = None,
     impl: Impl = "auto",
 ) -> Tensor:
-    """u (b, t, c), filters (c, k), tap 0 that of the present input -> (b, last, c): the formula above at the last `last` inputs.
+    """u (b, t, c), filters (c, k), tap 0 that of the present input -> (b, last, c): the formula
+    above at the last `last` inputs.
 
-    Shapes: in_gate (b, t, c), out_gate (b, last, c), skip and bias (c,); `last` is t where None, and taps
-    beyond t are not used. `spectrum`: `filter_spectrum(filters, t)`, which saves "torch" one of its three transforms where a filter
-    is applied to many batches; other implementations ignore it. Dtypes may differ. Values are summed in float32, in float64 where an
-    input is, and returned in that type, or in `out_dtype`.
-    `impl`: "torch" multiplies spectra, or sums a few taps or a single output directly, and is differentiable in all tensors.
-    "triton" rounds filters (skip added to tap 0) and gated inputs to u's dtype, for its products, and for a half-precision `out_dtype`
-    also the sum, before the last gate. `auto` chooses it on a GPU for half precision and at most `LONGEST_PRODUCT` inputs.
-    Raises ValueError for shapes or an implementation that do not fit.
+    Shapes: in_gate (b, t, c), out_gate (b, last, c), skip and bias (c,); `last` is t where None,
+    and taps beyond t are not used. `spectrum`: `filter_spectrum(filters, t)`, which saves "torch"
+    one of its three transforms where a filter is applied to many batches; other implementations
+    ignore it. Dtypes may differ. Values are summed in float32, in float64 where an input is, and
+    returned in that type, or in `out_dtype`. `impl`: "torch" multiplies spectra, or sums a few taps
+    or a single output directly, and is differentiable in all tensors. "triton" rounds filters (skip
+    added to tap 0) and gated inputs to u's dtype, for its products, and for a half-precision
+    `out_dtype` also the sum, before the last gate. `auto` chooses it on a GPU for half precision
+    and at most `LONGEST_PRODUCT` inputs. Raises ValueError for shapes or an implementation that do
+    not fit.
     """
     last = u.shape[1] if last is None and u.ndim == 3 else last
     _check(u, filters, skip, bias, in_gate, out_gate, last)
@@ -69,7 +76,8 @@ def long_conv(
 
 
 def filter_spectrum(filters: Tensor, t: int) -> Tensor:
-    """filters (c, k) -> their transform (c, n // 2 + 1), complex, padded as `long_conv` of t inputs needs it."""
+    """filters (c, k) -> their transform (c, n // 2 + 1), complex, padded as `long_conv` of t inputs
+    needs it."""
     return torch_impl.filter_spectrum_torch(filters[:, :t], t)
 
 

@@ -1,7 +1,7 @@
 """`long_conv` by the convolution theorem: for CPU, for long inputs on a GPU, and for gradients.
 
-A few taps, or a single output, are cheaper to sum directly. Everything is computed in float32, or in
-float64 where an input is.
+A few taps, or a single output, are cheaper to sum directly. Everything is computed in float32, or
+in float64 where an input is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DIRECT_TAPS = 8
-"""Filters up to this length are applied directly: a few shifted multiply-adds are cheaper than three transforms."""
+"""Filters up to this length are applied directly: a few shifted multiply-adds are cheaper than
+three transforms."""
 
 
 def long_conv_torch(
@@ -43,7 +44,8 @@ def long_conv_torch(
 
 
 def filter_spectrum_torch(filters: Tensor, t: int) -> Tensor:
-    """filters: (c, k), k <= t -> (c, n // 2 + 1), n >= t + k - 1: so that the circular convolution does not wrap around."""
+    """filters: (c, k), k <= t -> (c, n // 2 + 1), n >= t + k - 1: so that the circular convolution
+    does not wrap around."""
     spectrum: Tensor = torch.fft.rfft(_widened(filters), n=transform_length(t, filters.shape[1]))
     return spectrum
 
@@ -54,7 +56,8 @@ def transform_length(t: int, taps: int) -> int:
 
 
 def fast_length(n: int) -> int:
-    """The least length of at least n that is 1, 3 or 5 times a power of two: transforms of such lengths are fast."""
+    """The least length of at least n that is 1, 3 or 5 times a power of two: transforms of such
+    lengths are fast."""
     return min(odd << max(math.ceil(math.log2(n / odd)), 0) for odd in (1, 3, 5))
 
 
@@ -73,7 +76,8 @@ def _with_skip(filters: Tensor, skip: Tensor | None) -> Tensor:
 
 
 def fft_conv(z: Tensor, filters: Tensor, skip: Tensor | None = None, spectrum: Tensor | None = None) -> Tensor:
-    """z: (b, c, t), filters: (c, k), k <= t -> (b, c, t). Adding to tap 0 adds to every frequency."""
+    """z: (b, c, t), filters: (c, k), k <= t -> (b, c, t). Adding to tap 0 adds to every
+    frequency."""
     t = z.shape[-1]
     n = transform_length(t, filters.shape[1])
     spectrum = filter_spectrum_torch(filters, t) if spectrum is None else spectrum
@@ -86,7 +90,8 @@ def fft_conv(z: Tensor, filters: Tensor, skip: Tensor | None = None, spectrum: T
 
 
 def direct_conv(z: Tensor, filters: Tensor) -> Tensor:
-    """z: (b, c, t), filters: (c, k) -> (b, c, t), by multiplying each input with its k - 1 neighbours before it."""
+    """z: (b, c, t), filters: (c, k) -> (b, c, t), by multiplying each input with its k - 1
+    neighbours before it."""
     taps = filters.to(z.dtype).flip(-1).unsqueeze(1)
     y: Tensor = functional.conv1d(functional.pad(z, (taps.shape[-1] - 1, 0)), taps, groups=len(filters))
     return y

@@ -1,15 +1,20 @@
-"""`long_conv` on a GPU: for each channel a Toeplitz matrix of its taps times its inputs, on the matrix units.
+"""`long_conv` on a GPU: for each channel a Toeplitz matrix of its taps times its inputs, on the
+matrix units.
 
-Time is divided into blocks, whose outputs are columns: those of all rows of the batch and all blocks of a channel. A column is a
-sum over lags of the same matrix T_lag[i, j] = h[lag + i - j] times the inputs `lag` steps back, so that each T_lag
-multiplies many columns at once. T_lag is read, not gathered: its rows are the reversed filter, each shifted by one to the left, and
-filters are stored in as many shifted copies as there are elements in 16 bytes, so that every row is aligned.
+Time is divided into blocks, whose outputs are columns: those of all rows of the batch and all
+blocks of a channel. A column is a sum over lags of the same matrix T_lag[i, j] = h[lag + i - j]
+times the inputs `lag` steps back, so that each T_lag multiplies many columns at once. T_lag is
+read, not gathered: its rows are the reversed filter, each shifted by one to the left, and filters
+are stored in as many shifted copies as there are elements in 16 bytes, so that every row is
+aligned.
 
-Three kernels. The first gates inputs and transposes channels to the front, as operands; the second multiplies; the third transposes
-them back, with the second gate and the bias. The skip is added to tap 0. A column's products are added from the present backwards,
-in the same pieces at every position: results depend on no other row, and on no later input unless that is not finite, since
-later inputs of the same block are multiplied by zeros. Kernels are compiled once for all lengths and batches; the third is compiled
-twice, for values of `first` that are multiples of 16 and for others, since alignment determines how many sums are loaded at a time.
+Three kernels. The first gates inputs and transposes channels to the front, as operands; the second
+multiplies; the third transposes them back, with the second gate and the bias. The skip is added to
+tap 0. A column's products are added from the present backwards, in the same pieces at every
+position: results depend on no other row, and on no later input unless that is not finite, since
+later inputs of the same block are multiplied by zeros. Kernels are compiled once for all lengths
+and batches; the third is compiled twice, for values of `first` that are multiples of 16 and for
+others, since alignment determines how many sums are loaded at a time.
 """
 
 from __future__ import annotations
@@ -48,23 +53,28 @@ def arrange_kernel(u_ptr, gate_ptr, inputs_ptr, batch, t, c, padded, u_row_strid
 @triton.jit(do_not_specialize=["batch", "t", "first", "num_taps"])
 def toeplitz_kernel(inputs_ptr, taps_ptr, sums_ptr, batch, t, first, padded, num_taps, origin, width, COPIES: tl.constexpr,
                     DOT: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
-    """Sums (c, batch, padded) of all blocks with an output at or after `first`. Long sums are started before short ones.
+    """Sums (c, batch, padded) of all blocks with an output at or after `first`. Long sums are
+    started before short ones.
 
-    taps: (c, COPIES, width), copy v at x is tap origin + COPIES - 1 - v - x, zero where there is none.
+    taps: (c, COPIES, width), copy v at x is tap origin + COPIES - 1 - v - x, zero where there is
+    none.
     """
     first_block = first // BLOCK_T
     num_columns = (tl.cdiv(t, BLOCK_T) - first_block) * batch
     tiles = tl.cdiv(num_columns, BLOCK_N)
     channel = (tl.program_id(0) // tiles).to(tl.int64)
     start = (tiles - 1 - tl.program_id(0) % tiles) * BLOCK_N
-    columns = start + tl.arange(0, BLOCK_N)  # column 5 of a batch of 2 is block 2 (after `first_block`) of row 1
+    # column 5 of a batch of 2 is block 2 (after `first_block`) of row 1
+    columns = start + tl.arange(0, BLOCK_N)
     blocks = first_block + columns // batch
     sequences = (channel * batch + columns % batch) * padded
     i, j = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_K)
-    # The first product is with the last BLOCK_K inputs of a column's own block, each further one with those before.
+    # The first product is with the last BLOCK_K inputs of a column's own block, each further one
+    # with those before.
     begins = blocks * BLOCK_T + (BLOCK_T - BLOCK_K)
     right = inputs_ptr + (sequences + begins)[None, :] + j[:, None]
-    # Output i reads i elements further left: with 8 copies, i = 11 reads copy 8 - 1 - 3, shifted by 3, from 8 elements further left.
+    # Output i reads i elements further left: with 8 copies, i = 11 reads copy 8 - 1 - 3, shifted by
+    # 3, from 8 elements further left.
     shifts = (COPIES - 1 - i % COPIES) * width - i // COPIES * COPIES
     left = taps_ptr + channel * COPIES * width + origin + (BLOCK_T - BLOCK_K) + shifts[:, None] + j[None, :]
     last_block = first_block + (tl.minimum(start + BLOCK_N, num_columns) - 1) // batch
@@ -84,7 +94,8 @@ def toeplitz_kernel(inputs_ptr, taps_ptr, sums_ptr, batch, t, first, padded, num
 @triton.jit(do_not_specialize=["batch", "last"])
 def finish_kernel(sums_ptr, gate_ptr, bias_ptr, out_ptr, batch, last, first, c, padded, gate_row_stride, gate_time_stride,
                   HAS_GATE: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
-    """Outputs (batch, last, c) of sums (c, batch, padded) from time `first` on: gated, the bias added."""
+    """Outputs (batch, last, c) of sums (c, batch, padded) from time `first` on: gated, the bias
+    added."""
     channel_tiles, time_tiles = tl.cdiv(c, BLOCK_C), tl.cdiv(last, BLOCK_T)
     place = tl.program_id(0) // channel_tiles
     row = (place // time_tiles).to(tl.int64)
@@ -92,7 +103,8 @@ def finish_kernel(sums_ptr, gate_ptr, bias_ptr, out_ptr, batch, last, first, c, 
     times = (place % time_tiles * BLOCK_T + tl.arange(0, BLOCK_T)).to(tl.int64)
     has = (times < last)[:, None] & (channels < c)[None, :]
     sums = sums_ptr + (channels[:, None] * batch + row) * padded + first + times[None, :]
-    # Loads cover the padding: with an arbitrary `last` as bound, neighbours would be loaded one by one.
+    # Loads cover the padding: with an arbitrary `last` as bound, neighbours would be loaded one by
+    # one.
     y = tl.trans(tl.load(sums, mask=(channels < c)[:, None] & (first + times < padded)[None, :], other=0.0)).to(tl.float32)
     if HAS_GATE:
         gate = gate_ptr + row * gate_row_stride + times[:, None] * gate_time_stride + channels[None, :]
@@ -126,7 +138,8 @@ def long_conv_triton(
     out_dtype: torch.dtype,
     config: int | None = None,
 ) -> Tensor:
-    """Shapes as in `long_conv`, none of them zero, k <= t. `config`: which configuration of the products, see `Launcher`."""
+    """Shapes as in `long_conv`, none of them zero, k <= t. `config`: which configuration of the
+    products, see `Launcher`."""
     (batch, t, c), first = u.shape, u.shape[1] - last
     padded = triton.cdiv(t, MOST_BLOCK) * MOST_BLOCK
     taps, origin = _constant_copies(filters, skip, u.dtype)
@@ -189,22 +202,26 @@ def _gate(gate: Tensor | None) -> dict[str, int | bool]:
 
 
 MOST_CACHED = 1 << 28
-"""Most bytes of shifted copies in the cache. Where it is full, further filters are copied in each call."""
+"""Most bytes of shifted copies in the cache. Where it is full, further filters are copied in each
+call."""
 _CACHE = WeakTensorKeyDictionary()
-"""The tensor that filters are a view of -> what their copies depend on, the skip, and the copies and their origin."""
+"""The tensor that filters are a view of -> what their copies depend on, the skip, and the copies
+and their origin."""
 
 
 def _constant_copies(filters: Tensor, skip: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, int]:
-    """`_shifted_copies`, or those of the last call where it was with the same tensors, not written to since.
+    """`_shifted_copies`, or those of the last call where it was with the same tensors, not written
+    to since.
 
-    Tensors of inference mode do not count what is written to them. What a CUDA graph reads must not be
-    freed by other calls.
+    Tensors of inference mode do not count what is written to them. What a CUDA graph reads must not
+    be freed by other calls.
     """
     parts = [filters] if skip is None else [filters, skip]
     capturing = filters.is_cuda and torch.cuda.is_current_stream_capturing()
     if capturing or any(part.is_inference() for part in parts):
         return _shifted_copies(filters, skip, dtype)
-    # The cache refers to the skip's tensor: as long as it exists, no other tensor is at its address.
+    # The cache refers to the skip's tensor: as long as it exists, no other tensor is at its
+    # address.
     base, skip_base = (part if part is None or part._base is None else part._base for part in (filters, skip))
     record = [(part.data_ptr(), part._version, part.shape, part.stride(), part.dtype) for part in parts]
     entry = _CACHE.pop(base, None)
@@ -217,7 +234,8 @@ def _constant_copies(filters: Tensor, skip: Tensor | None, dtype: torch.dtype) -
 
 
 def _shifted_copies(filters: Tensor, skip: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, int]:
-    """filters (c, k) -> copies (c, copies, width) in `dtype` as `toeplitz_kernel` reads them, and the origin.
+    """filters (c, k) -> copies (c, copies, width) in `dtype` as `toeplitz_kernel` reads them, and
+    the origin.
 
     Padded with zeros on both sides, as far as any block reaches.
     """

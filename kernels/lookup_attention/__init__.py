@@ -1,1 +1,2 @@
-"""Softmax attention of each query to its own short list of keys: lookups instead of a matrix of pairs."""
+"""Softmax attention of each query to its own short list of keys: lookups instead of a matrix of
+pairs."""

@@ -1,4 +1,5 @@
-"""`lookup_attention` as the formula is written, query by query, in the precision of its inputs: the oracle."""
+"""`lookup_attention` as the formula is written, query by query, in the precision of its inputs: the
+oracle."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""`lookup_attention` in PyTorch: pair by pair where few pairs are listed, under a mask of all pairs where many are.
+"""`lookup_attention` in PyTorch: pair by pair where few pairs are listed, under a mask of all pairs
+where many are.
 
-Pairs are gathered in chunks of the lists that fit in a core's cache on CPU. The backward pass gathers again instead of storing
-what was gathered: only queries, keys, values and one number per query and head are kept, whatever the lengths of the lists.
+Pairs are gathered in chunks of the lists that fit in a core's cache on CPU. The backward pass
+gathers again instead of storing what was gathered: only queries, keys, values and one number per
+query and head are kept, whatever the lengths of the lists.
 """
 
 from __future__ import annotations
@@ -43,19 +45,21 @@ def attend_by_mask(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tenso
     batch, _, t, _ = q.shape
     counts = offsets.diff().view(batch, t)
     ends = _repeated(torch.arange(batch * t, device=q.device), counts.flatten(), len(keys))
-    rows, queries = ends // t, ends % t  # of texts of 3 tokens, query 4 of the batch is query 1 of row 1
+    # of texts of 3 tokens, query 4 of the batch is query 1 of row 1
+    rows, queries = ends // t, ends % t
     strip = max(1, MOST_MASKED // (batch * t))
     parts = []
     for start in range(0, t, strip):
         height = min(strip, t - start)
-        # Strips lie row after row: in one of 2 queries, from query 2 on, (row 1, query 3, key 0) is at (1 * 2 + 3 - 2) * t + 0.
+        # Strips lie row after row: in one of 2 queries, from query 2 on, (row 1, query 3, key 0) is
+        # at (1 * 2 + 3 - 2) * t + 0.
         place = (rows * height + queries - start) * t + keys
         if height < t:
             place = place[(queries >= start) & (queries < start + height)]
-        given = counts[:, start : start + height]
-        mask = _mask_of(place, given, t, _wide(q.dtype))
+        num_keys = counts[:, start : start + height]
+        mask = _mask_of(place, num_keys, t, _wide(q.dtype))
         context = F.scaled_dot_product_attention(q[:, :, start : start + height], k, v, attn_mask=mask)
-        parts.append(context.masked_fill((given == 0)[:, None, :, None], 0.0))
+        parts.append(context.masked_fill((num_keys == 0)[:, None, :, None], 0.0))
     return torch.cat(parts, dim=2)
 
 
@@ -66,7 +70,8 @@ def attend_by_pair(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tenso
 
 
 class _Piece(NamedTuple):
-    """Consecutive queries and their p pairs; places are indices of tokens in the batch, row after row."""
+    """Consecutive queries and their p pairs; places are indices of tokens in the batch, row after
+    row."""
 
     queries: slice
     ends: Tensor  # (p,), the query of each pair, relative to the first of the chunk
@@ -74,7 +79,8 @@ class _Piece(NamedTuple):
 
 
 class _ByPair(torch.autograd.Function):
-    """Pair by pair. With p the weights and o the result, a score's gradient is p (do . v - do . o)."""
+    """Pair by pair. With p the weights and o the result, a score's gradient is p (do . v - do .
+    o)."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor) -> Tensor:
@@ -117,11 +123,13 @@ class _ByPair(torch.autograd.Function):
 
 
 def _pieces(offsets: Tensor, keys: Tensor, t: int, numbers: int) -> Iterator[_Piece]:
-    """The queries in chunks, where a pair gathers `numbers` elements; a chunk may be longer by one query's list."""
+    """The queries in chunks, where a pair gathers `numbers` elements; a chunk may be longer by one
+    query's list."""
     most = max(1, (CUDA_PIECE if keys.is_cuda else PIECE) // numbers)
     wanted = torch.arange(0, len(keys) + most, most, device=keys.device)
     cuts = torch.searchsorted(offsets, wanted).clamp_(max=len(offsets) - 1)
-    # Lists of 2, 3 and 4 keys (offsets 0, 2, 5, 9), 4 pairs at most: wanted 0, 4, 8, 12, so cuts before queries 0, 2, 3 and 3.
+    # Lists of 2, 3 and 4 keys (offsets 0, 2, 5, 9), 4 pairs at most: wanted 0, 4, 8, 12, so cuts
+    # before queries 0, 2, 3 and 3.
     bounds = torch.stack([cuts, offsets[cuts]], dim=1).tolist()
     for (first, begin), (last, end) in itertools.pairwise(bounds):
         if begin < end:
@@ -142,10 +150,11 @@ def _gathered(x: Tensor, places: Tensor) -> Tensor:
 
 
 def _mask_of(place: Tensor, counts: Tensor, t: int, dtype: torch.dtype) -> Tensor:
-    """Which pairs of a strip are listed, (b, 1, strip, t) bool; where some are listed repeatedly, the logarithms of their multiplicities.
+    """Which pairs of a strip are listed, (b, 1, strip, t) bool; where some are listed repeatedly,
+    the logarithms of their multiplicities.
 
-    `place`: the index of each pair in that tensor, `counts`: of each query in the strip (b, strip). A query of an empty list sees the first
-    key, so that no softmax is over an empty set.
+    `place`: the index of each pair in that tensor, `counts`: of each query in the strip (b, strip).
+    A query of an empty list sees the first key, so that no softmax is over an empty set.
     """
     mask = torch.zeros(counts.numel() * t, dtype=torch.bool, device=place.device).index_fill_(0, place, True)
     if int(mask.sum()) < len(place):
@@ -157,7 +166,8 @@ def _mask_of(place: Tensor, counts: Tensor, t: int, dtype: torch.dtype) -> Tenso
 
 
 def _repeated(values: Tensor, counts: Tensor, total: int) -> Tensor:
-    """Each value repeated by its count; with the total known, this need not wait for the GPU to sum the counts."""
+    """Each value repeated by its count; with the total known, this need not wait for the GPU to sum
+    the counts."""
     return torch.repeat_interleave(values, counts, output_size=total)
 
 

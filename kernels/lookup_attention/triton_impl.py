@@ -1,9 +1,11 @@
-"""`lookup_attention` on a GPU: a program for a query and some heads reads only the keys and values of its list.
+"""`lookup_attention` on a GPU: a program for a query and some heads reads only the keys and values
+of its list.
 
-Keys are read in blocks with an online softmax in float32. Queries without a list write zeros. The queries at the
-end of the rows, whose lists are longest where keys precede queries, are started first, so that none is left over at
-the end. Lists are not split: where keys come from repetitions, a list of length L comes with lists of lengths 1 to L - 1,
-which keep the GPU busy as long as the longest takes.
+Keys are read in blocks with an online softmax in float32. Queries without a list write zeros. The
+queries at the end of the rows, whose lists are longest where keys precede queries, are started
+first, so that none is left over at the end. Lists are not split: where keys come from repetitions,
+a list of length L comes with lists of lengths 1 to L - 1, which keep the GPU busy as long as the
+longest takes.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ from recallkit.kernels.launch import Launcher
 def lookup_kernel(q_ptr, k_ptr, v_ptr, offsets_ptr, keys_ptr, out_ptr, batch, num_heads, t, width, num_keys, scale,
                   q_row, q_head, q_place, k_row, k_head, k_place, v_row, v_head, v_place,
                   WIDTH: tl.constexpr, MOST_HEADS: tl.constexpr, NUMBERS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """The result of one query in `heads_together` heads; out is (b, t, h, k), `scale` is log2(e) / sqrt(k).
+    """The result of one query in `heads_together` heads; out is (b, t, h, k), `scale` is log2(e) /
+    sqrt(k).
 
-    Strides are those of rows, heads and positions, in elements. WIDTH and MOST_HEADS are width and heads rounded up to powers of two.
+    Strides are those of rows, heads and positions, in elements. WIDTH and MOST_HEADS are width and
+    heads rounded up to powers of two.
     """
     fitting: tl.constexpr = 1 if NUMBERS < WIDTH else NUMBERS // WIDTH
     together: tl.constexpr = fitting if fitting < MOST_HEADS else MOST_HEADS
@@ -59,9 +63,9 @@ def lookup_kernel(q_ptr, k_ptr, v_ptr, offsets_ptr, keys_ptr, out_ptr, batch, nu
         scores = tl.where(listed[:, None], scores, -float("inf"))
         higher = tl.maximum(highest, tl.max(scores, axis=0))
         weights = tl.exp2(scores - higher[None, :])
-        kept = tl.exp2(highest - higher)
-        total = total * kept + tl.sum(weights, axis=0)
-        acc = acc * kept[:, None] + tl.sum(weights[:, :, None] * v, axis=0)
+        factor = tl.exp2(highest - higher)
+        total = total * factor + tl.sum(weights, axis=0)
+        acc = acc * factor[:, None] + tl.sum(weights[:, :, None] * v, axis=0)
         highest = higher
     # Without a key the sum is zero: avoid 0 / 0.
     acc = acc / tl.where(first < last, total, 1.0)[:, None]

@@ -1,1 +1,2 @@
-"""Softmax attention over the keys selected by a rule of positions: strided, fixed, star and random patterns, windows."""
+"""Softmax attention over the keys selected by a rule of positions: strided, fixed, star and random
+patterns, windows."""

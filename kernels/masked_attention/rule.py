@@ -7,4 +7,5 @@ from collections.abc import Callable
 from torch import Tensor
 
 Sees = Callable[..., Tensor]
-"""Positions of queries and keys (and heads, with `by_head`), int64 tensors that broadcast -> bool, on their device."""
+"""Positions of queries and keys (and heads, with `by_head`), int64 tensors that broadcast -> bool,
+on their device."""

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def masked_attention_torch(q: Tensor, k: Tensor, v: Tensor, sees: Sees, by_head: bool) -> Tensor:
-    """Shapes as in `masked_attention`. The mask is (1, 1, t, t), or (1, h, t, t) where heads differ."""
+    """Shapes as in `masked_attention`. The mask is (1, 1, t, t), or (1, h, t, t) where heads
+    differ."""
     positions = torch.arange(q.shape[2], device=q.device)
     heads = [torch.arange(q.shape[1], device=q.device)[None, :, None, None]] if by_head else []
     mask = sees(positions[None, None, :, None], positions[None, None, None, :], *heads)

@@ -1,10 +1,12 @@
 """Linear recurrences with decays in chunks: what the PyTorch implementations of all of them share.
 
-    S_i = diag(a_i) S_{i-1} + k_i^T v_i,  o_i = q_i S_i      with S of k x v, and 0 <= a_i <= 1 of k or of one number
+    S_i = diag(a_i) S_{i-1} + k_i^T v_i,  o_i = q_i S_i      with S of k x v, and 0 <= a_i <= 1 of k
+    or of one number
 
-The tokens of a chunk are compared pair by pair; earlier tokens act through S at the beginning of the chunk, and all chunks
-are computed at once except for these states. A weight is never the exponential of a difference of two sums of log decays,
-which cancel in float32 where decays are strong, nor of a positive number, which overflows: see `weigh_pairs`.
+The tokens of a chunk are compared pair by pair; earlier tokens act through S at the beginning of
+the chunk, and all chunks are computed at once except for these states. A weight is never the
+exponential of a difference of two sums of log decays, which cancel in float32 where decays are
+strong, nor of a positive number, which overflows: see `weigh_pairs`.
 
 Letters: b batch, h heads, n chunks, c tokens of a chunk, k and v the widths of keys and values.
 """
@@ -38,10 +40,12 @@ def first_state(state: Tensor | None, q: Tensor, v: Tensor, dtype: torch.dtype) 
 def by_chunks(
     part: Callable[..., tuple[Tensor, Tensor]], size: int, state: Tensor | None, v: Tensor, *tensors: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """o (b, h, t, v) and S after all t tokens, from `part`, which processes n chunks of `size` tokens at once; t > 0.
+    """o (b, h, t, v) and S after all t tokens, from `part`, which processes n chunks of `size`
+    tokens at once; t > 0.
 
-    v and tensors: (b, h, t, ...); `part` takes them as (b, h, n, c, ...), and S, and returns o (b, h, n, c, v) and S. A last
-    chunk that is not full ends with zeros: keys that add nothing to S, and log decays of zero.
+    v and tensors: (b, h, t, ...); `part` takes them as (b, h, n, c, ...), and S, and returns o (b,
+    h, n, c, v) and S. A last chunk that is not full ends with zeros: keys that add nothing to S,
+    and log decays of zero.
     """
     t = v.shape[2]
     size = min(size, t)
@@ -57,17 +61,20 @@ def filled(x: Tensor, missing: int) -> Tensor:
 
 
 def weigh_pairs(q: Tensor, k: Tensor, log_decay: Tensor, diagonal: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Weights of a chunk's pairs, q and k decayed to its ends, and the decay over the chunk: (..., c, c), (..., c, k) twice, (..., 1, k).
+    """Weights of a chunk's pairs, q and k decayed to its ends, and the decay over the chunk: (...,
+    c, c), (..., c, k) twice, (..., 1, k).
 
-        weights_ij = sum over channels of q_i k_j prod_{j<l<i} a_l,  j < i;   diagonal_i for j = i;   0 for j > i
-        q_i prod_{l<i} a_l,    k_j prod_{l>j} a_l,    prod_l a_l              l in the chunk
+        weights_ij = sum over channels of q_i k_j prod_{j<l<i} a_l,  j < i;   diagonal_i for j = i;
+        0 for j > i q_i prod_{l<i} a_l,    k_j prod_{l>j} a_l,    prod_l a_l              l in the
+        chunk
 
-    q, k: (..., c, k), log_decay: ln a, shaped like q and k or broadcast along axes of one, diagonal: (..., c). Where
-    token i sees S_i, not S_{i-1}, its q comes multiplied by a_i.
+    q, k: (..., c, k), log_decay: ln a, shaped like q and k or broadcast along axes of one,
+    diagonal: (..., c). Where token i sees S_i, not S_{i-1}, its q comes multiplied by a_i.
 
-    By doubling blocks: with m the first token of a block's later half, the product from j+1 to i-1 splits into m..i-1, by which
-    the later half's q is already multiplied, and j+1..m-1, likewise for k. Each factor is the exponential of the sum
-    over a half: it is at most 1, and two are computed per token. For a block of tokens 0..3, m = 2: a_1 for (i, j) = (2, 0).
+    By doubling blocks: with m the first token of a block's later half, the product from j+1 to i-1
+    splits into m..i-1, by which the later half's q is already multiplied, and j+1..m-1, likewise
+    for k. Each factor is the exponential of the sum over a half: it is at most 1, and two are
+    computed per token. For a block of tokens 0..3, m = 2: a_1 for (i, j) = (2, 0).
     """
     size = q.shape[-2]
     missing = (1 << (size - 1).bit_length()) - size
@@ -90,12 +97,14 @@ def weigh_pairs(q: Tensor, k: Tensor, log_decay: Tensor, diagonal: Tensor) -> tu
     return weights.squeeze(-3)[..., :size, :size], q[..., :size, :], k[..., :size, :], log_decay.exp()
 
 
-def states_between(added: Tensor, kept: Tensor, state: Tensor | None) -> tuple[Tensor | None, Tensor]:
-    """S before each chunk (..., n, k, v), None where it is all zeros, and after the last (..., k, v), from that before the first.
+def states_between(added: Tensor, decays: Tensor, state: Tensor | None) -> tuple[Tensor | None, Tensor]:
+    """S before each chunk (..., n, k, v), None where it is all zeros, and after the last (..., k,
+    v), from that before the first.
 
-    added: (..., n, k, v), the contribution of each chunk; kept: (..., n or 1, k or 1, 1), the factor by which it decays S.
+    added: (..., n, k, v), the contribution of each chunk; decays: (..., n or 1, k or 1, 1), the
+    factor by which it decays S.
     """
-    shares = kept.expand(*kept.shape[:-3], added.shape[-3], *kept.shape[-2:]).unbind(-3)
+    shares = decays.expand(*decays.shape[:-3], added.shape[-3], *decays.shape[-2:]).unbind(-3)
     if state is None and added.shape[-3] == 1:
         return None, added.squeeze(-3)
     states = [torch.zeros_like(added.select(-3, 0)) if state is None else state]
@@ -105,7 +114,8 @@ def states_between(added: Tensor, kept: Tensor, state: Tensor | None) -> tuple[T
 
 
 def _halves(x: Tensor, length: int) -> tuple[Tensor, ...]:
-    """(..., c, width) -> the earlier and the later halves of its blocks of 2 `length` tokens, (..., blocks, length, width) each."""
+    """(..., c, width) -> the earlier and the later halves of its blocks of 2 `length` tokens, (...,
+    blocks, length, width) each."""
     return torch.unflatten(x, -2, (-1, 2, length)).unbind(-3)
 
 

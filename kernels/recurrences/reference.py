@@ -1,4 +1,5 @@
-"""The recurrences token by token, as they are written: the oracle, in float64 for float64 inputs. Shapes as in `api`."""
+"""The recurrences token by token, as they are written: the oracle, in float64 for float64 inputs.
+Shapes as in `api`."""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ def delta_rule(
     decay = decay.unsqueeze(-1) if decay.ndim == 3 else decay
     for i in range(q.shape[2]):
         s = decay[:, :, i, :, None] * s
-        found = (k[:, :, i, :, None] * s).sum(-2)
-        new = strength[:, :, i, None] * (v[:, :, i] - found)
+        recalled = (k[:, :, i, :, None] * s).sum(-2)
+        new = strength[:, :, i, None] * (v[:, :, i] - recalled)
         s = s + k[:, :, i, :, None] * new[:, :, None, :]
         o[:, :, i] = scale * (q[:, :, i, :, None] * s).sum(-2)
     return o, s
@@ -50,7 +51,8 @@ def delta_rule(
 def rwkv5_attention(
     r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, bonus: Tensor, state: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """S_i = diag(w) S_{i-1} + k_i^T v_i, read before it is written, with a bonus for the present token."""
+    """S_i = diag(w) S_{i-1} + k_i^T v_i, read before it is written, with a bonus for the present
+    token."""
     s, o = first_state(state, r, v, precision(r, k, v, state)), torch.zeros_like(v)
     r, k, decay, bonus = r.to(s.dtype), k.to(s.dtype), log_decay.to(s.dtype).exp()[..., None], bonus.to(s.dtype)[..., None]
     for i in range(r.shape[2]):
@@ -67,7 +69,7 @@ def rwkv7_attention(
     s, o = first_state(state, r, v, precision(r, k, v, state)), torch.zeros_like(v)
     r, k, erase, write, decay = (x.to(s.dtype).unsqueeze(-1) for x in (r, k, erase, write, log_decay.to(s.dtype).exp()))
     for i in range(r.shape[2]):
-        found = (erase[:, :, i] * s).sum(-2)
-        s = decay[:, :, i] * s - write[:, :, i] * found[:, :, None, :] + k[:, :, i] * v[:, :, i, None, :]
+        recalled = (erase[:, :, i] * s).sum(-2)
+        s = decay[:, :, i] * s - write[:, :, i] * recalled[:, :, None, :] + k[:, :, i] * v[:, :, i, None, :]
         o[:, :, i] = scale * (r[:, :, i] * s).sum(-2)
     return o, s

@@ -16,15 +16,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def _widely(run: Callable[..., tuple[Tensor, Tensor]], given: tuple[Any, ...], state: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
-    """run(q, k, v, ..., state) in the widest of the types of q, k, v and state, at least float32; o is rounded once."""
-    q, k, v = given[:3]
+def _widely(
+    run: Callable[..., tuple[Tensor, Tensor]], tensors: tuple[Any, ...], state: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """run(q, k, v, ..., state) in the widest of the types of q, k, v and state, at least float32; o
+    is rounded once."""
+    q, k, v = tensors[:3]
     wide = precision(q, k, v, state)
     with torch.autocast(q.device.type, enabled=False):
         state = None if state is None else state.to(wide)
         if v.shape[2] == 0:
             return v, first_state(state, q, v, wide)
-        others = [None if x is None else x.to(wide) for x in given[1:]]
+        others = [None if x is None else x.to(wide) for x in tensors[1:]]
         o, state = run(q.to(wide) if scale == 1 else q.to(wide) * scale, *others, state)
     return o.to(v.dtype), state
 
@@ -49,7 +52,8 @@ def decayed_attention(
 
 
 class Decays(NamedTuple):
-    """Decays of n chunks of c tokens; axes of one element broadcast over the batch, chunks or channels."""
+    """Decays of n chunks of c tokens; axes of one element broadcast over the batch, chunks or
+    channels."""
 
     between: Tensor
     """From token j to token i of a chunk, (b, h, n, c, c); 0 where j > i."""
@@ -57,7 +61,7 @@ class Decays(NamedTuple):
     """Of the state before the chunk, at token i: (b, h, n, c, 1)."""
     until_end: Tensor
     """Of token j, in the state after the chunk: (b, h, n, c, 1)."""
-    whole: Tensor
+    over_chunk: Tensor
     """Of the state before the chunk, by its end: (b, h, n, 1, 1)."""
 
 
@@ -72,7 +76,8 @@ def _constant(log_decay: Tensor, t: int, size: int) -> Decays:
 
 
 def _of_tokens(logs: Tensor) -> Decays:
-    """From those of the tokens, (b, h, n, c, 1): computed as the pair weights of queries and keys of ones."""
+    """From those of the tokens, (b, h, n, c, 1): computed as the pair weights of queries and keys
+    of ones."""
     ones = torch.ones_like(logs)
     return Decays(*weigh_pairs(logs.exp(), ones, logs, ones.squeeze(-1)))
 
@@ -80,11 +85,11 @@ def _of_tokens(logs: Tensor) -> Decays:
 def _attend(v: Tensor, q: Tensor, k: Tensor, decays: Decays, s: Tensor | None) -> tuple[Tensor, Tensor]:
     """n chunks: v (b, h, n, c, v), q, k (b, g, n, c, k), s (b, h, k, v)."""
     groups = q.shape[1]
-    v, between, since_start, until_end, whole = (torch.unflatten(x, 1, (groups, -1)) for x in (v, *decays))
+    v, between, since_start, until_end, over_chunk = (torch.unflatten(x, 1, (groups, -1)) for x in (v, *decays))
     s = None if s is None else torch.unflatten(s, 1, (groups, -1))
     q, k = q.unsqueeze(2), k.unsqueeze(2)
     inside = ((q @ k.transpose(-1, -2)) * between) @ v
-    states, last = states_between(k.transpose(-1, -2) @ (v * until_end), whole, s)
+    states, last = states_between(k.transpose(-1, -2) @ (v * until_end), over_chunk, s)
     o = inside if states is None else torch.addcmul(inside, q @ states, since_start)
     return o.flatten(1, 2), last.flatten(1, 2)
 
@@ -117,8 +122,8 @@ def gated_linear_attention(
 
 def _attend_gated(v: Tensor, q: Tensor, k: Tensor, log_decay: Tensor, s: Tensor | None) -> tuple[Tensor, Tensor]:
     """n chunks: v (b, h, n, c, v), q, k, log_decay (b, h, n, c, k), s (b, h, k, v)."""
-    weights, q, k, whole = weigh_pairs(q * log_decay.exp(), k, log_decay, (q * k).sum(-1))
-    states, last = states_between(k.transpose(-1, -2) @ v, whole.transpose(-1, -2), s)
+    weights, q, k, over_chunk = weigh_pairs(q * log_decay.exp(), k, log_decay, (q * k).sum(-1))
+    states, last = states_between(k.transpose(-1, -2) @ v, over_chunk.transpose(-1, -2), s)
     return weights @ v if states is None else weights @ v + q @ states, last
 
 
@@ -141,10 +146,11 @@ def rwkv5_attention(
 def _attend_with_bonus(
     v: Tensor, r: Tensor, k: Tensor, s: Tensor | None, *, log_decay: Tensor, bonus: Tensor, rest: int
 ) -> tuple[Tensor, Tensor]:
-    """n chunks: v (b, h, n, c, v), r, k (b, h, n, c, k), s (b, h, k, v); log_decay, bonus (h, k). The last has `rest` tokens, if not 0."""
+    """n chunks: v (b, h, n, c, v), r, k (b, h, n, c, k), s (b, h, k, v); log_decay, bonus (h, k).
+    The last has `rest` tokens, if not 0."""
     one_chunk = log_decay[None, :, None, None].expand(-1, -1, -1, k.shape[3], -1)
-    weights, r, until_end, whole = weigh_pairs(r, k, one_chunk, (r * bonus[:, None, None] * k).sum(-1))
-    states, last = states_between(until_end.transpose(-1, -2) @ v, whole.transpose(-1, -2), s)
+    weights, r, until_end, over_chunk = weigh_pairs(r, k, one_chunk, (r * bonus[:, None, None] * k).sum(-1))
+    states, last = states_between(until_end.transpose(-1, -2) @ v, over_chunk.transpose(-1, -2), s)
     if states is None:
         return weights @ v, last
     if rest:

@@ -1,7 +1,8 @@
 """The recurrences on CUDA GPUs, by flash-linear-attention (extra `gpu`).
 
-The library is imported when one of its kernels first runs. Its tensors are (b, t, h, width), its states (b, h, k, v) in float32;
-it tunes itself, so that the last bit of a result may differ between GPUs.
+The library is imported when one of its kernels first runs. Its tensors are (b, t, h, width), its
+states (b, h, k, v) in float32; it tunes itself, so that the last bit of a result may differ between
+GPUs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from torch import Tensor
 _INSTALLED = importlib.util.find_spec("fla") is not None
 
 RECURRENT_TOKENS = 64
-"""Texts of at most this many tokens are processed one by one, entirely in float32, as in the library's own layers."""
+"""Texts of at most this many tokens are processed one by one, entirely in float32, as in the
+library's own layers."""
 
 
 def installed() -> bool:
@@ -43,7 +45,8 @@ def decayed_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, state:
     """Shapes as in `api`, here and below."""
     b, heads, t, _ = v.shape
     q, k = (x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1) for x in (q, k))
-    # Its argument for constant decays, `g_gamma`, gives NaN states after strong decays and a last chunk that is not full (0.6.0).
+    # Its argument for constant decays, `g_gamma`, gives NaN states after strong decays and a last
+    # chunk that is not full (0.6.0).
     gates = log_decay.view(-1, 1).expand(b, heads, t) if log_decay.ndim == 1 else log_decay
     return _of_tokens("simple_gla", "q k v g", [q, k, v, gates.float()], state, scale)
 
@@ -79,26 +82,28 @@ def rwkv7_attention(
 
 
 def _of_tokens(
-    family: str, names: str, given: list[Tensor], state: Tensor | None, scale: float, *constant: Tensor
+    family: str, names: str, tensors: list[Tensor], state: Tensor | None, scale: float, *constant: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`given`: (b, h, t, ...), of which the first three are q, k and v; `constant`: as the library takes it."""
-    o, s = fla_operation(family, names, [*(x.transpose(1, 2) for x in given), *constant], state, scale)
+    """`tensors`: (b, h, t, ...), of which the first three are q, k and v; `constant`: as the
+    library takes it."""
+    o, s = fla_operation(family, names, [*(x.transpose(1, 2) for x in tensors), *constant], state, scale)
     return o.transpose(1, 2), s
 
 
 @torch.library.custom_op("recallkit::fla_operation", mutates_args=())
-def fla_operation(family: str, names: str, given: list[Tensor], state: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
-    """The function of `fla.ops.<family>` for these texts: in chunks, or token by token. `names`: of the arguments; "": in order."""
-    q = given[0]
+def fla_operation(family: str, names: str, tensors: list[Tensor], state: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    """The function of `fla.ops.<family>` for these texts: in chunks, or token by token. `names`: of
+    the arguments; "": in order."""
+    q = tensors[0]
     kind = "fused_recurrent" if q.dtype == torch.float32 or q.shape[1] <= RECURRENT_TOKENS else "chunk"
     run = getattr(importlib.import_module(f"fla.ops.{family}"), f"{kind}_{family}")
     options = {"scale": scale, "initial_state": None if state is None else state.float(), "output_final_state": True}
-    named = dict(zip(names.split(), given, strict=True)) if names else {}
-    o, s = run(**named, **options) if named else run(*given, **options)
+    arguments = dict(zip(names.split(), tensors, strict=True)) if names else {}
+    o, s = run(**arguments, **options) if arguments else run(*tensors, **options)
     return o, s
 
 
 @fla_operation.register_fake
-def _(family: str, names: str, given: list[Tensor], state: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
-    q, _, v = given[:3]
+def _(family: str, names: str, tensors: list[Tensor], state: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    q, _, v = tensors[:3]
     return v.new_empty(v.shape), v.new_empty(v.shape[0], v.shape[2], q.shape[3], v.shape[3], dtype=torch.float32)

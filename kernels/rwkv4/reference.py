@@ -1,4 +1,5 @@
-"""`rwkv4_attention` as the recurrence in its paper, token by token, in the precision of its inputs."""
+"""`rwkv4_attention` as the recurrence in its paper, token by token, in the precision of its
+inputs."""
 
 from __future__ import annotations
 
@@ -10,13 +11,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NOTHING = -1e38
-"""The exponent of sums without terms: exp(NOTHING - x) is 0 for every x, and NOTHING - NOTHING is not NaN."""
+"""The exponent of sums without terms: exp(NOTHING - x) is 0 for every x, and NOTHING - NOTHING is
+not NaN."""
 
 
 class Rwkv4State(NamedTuple):
-    """Both sums over j < i of the next token, divided by exp(exponent); each (b, d), in float32 at least.
+    """Both sums over j < i of the next token, divided by exp(exponent); each (b, d), in float32 at
+    least.
 
-    The exponent is the largest in them, so that nothing overflows. States that differ only in the choice of exponent are equivalent.
+    The exponent is the largest in them, so that nothing overflows. States that differ only in the
+    choice of exponent are equivalent.
     """
 
     numerator: Tensor

@@ -1,7 +1,8 @@
 """`rwkv4_attention` in PyTorch: for CPU, and for gradients.
 
-The reference exponents, and then the sums, are computed token by token, each a small operation on the whole batch;
-everything else is done for many tokens at once: on CPU for as many as fit in a core's cache.
+The reference exponents, and then the sums, are computed token by token, each a small operation on
+the whole batch; everything else is done for many tokens at once: on CPU for as many as fit in a
+core's cache.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CHUNK_ELEMENTS = 1 << 17
-"""Elements of k (tokens x rows x d) processed at a time on CPU: a dozen tensors of this size are in memory at once."""
+"""Elements of k (tokens x rows x d) processed at a time on CPU: a dozen tensors of this size are in
+memory at once."""
 LEAST_TOKENS = 8
-"""Least tokens of a chunk, whatever its elements: with fewer, the overhead of operations outweighs the benefit of the cache."""
+"""Least tokens of a chunk, whatever its elements: with fewer, the overhead of operations outweighs
+the benefit of the cache."""
 
 
 def rwkv4_attention_torch(
@@ -56,11 +59,12 @@ def _one_token(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: Rwkv4S
 def _weighted_values(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: Rwkv4State) -> tuple[Tensor, Rwkv4State]:
     """wkv (t, b, d), and the state after it.
 
-    All exponents are relative to the largest one, so at most 0 up to rounding; every result is a ratio and does
-    not depend on that choice, nor do gradients.
+    All exponents are relative to the largest one, so at most 0 up to rounding; every result is a
+    ratio and does not depend on that choice, nor do gradients.
     """
     sums, peaks = torch.stack(state[:2]), _peaks(k.detach(), decay.detach(), state.exponent)
-    # Subtract the two maxima first: their accumulated rounding errors are then part of `fading`, and cancel.
+    # Subtract the two maxima first: their accumulated rounding errors are then part of `fading`,
+    # and cancel.
     fading, arriving = torch.exp(peaks[:-1] - peaks[1:] - decay), torch.exp(k - peaks[1:])
     states = linear_scan_torch(fading.unsqueeze(1), torch.stack([arriving * v, arriving], dim=1), sums)
     past = torch.cat([sums.unsqueeze(0), states[:-1]])
@@ -74,7 +78,8 @@ def _weighted_values(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: 
 
 
 def _peaks(k: Tensor, decay: Tensor, start: Tensor) -> Tensor:
-    """p_i = max(p_{i-1} - w, k_i): the largest exponent in the sums before each token and after the last (t + 1, b, d)."""
+    """p_i = max(p_{i-1} - w, k_i): the largest exponent in the sums before each token and after the
+    last (t + 1, b, d)."""
     peaks = k.new_empty(len(k) + 1, *start.shape)
     peaks[0] = start
     steps = peaks.unbind(0)

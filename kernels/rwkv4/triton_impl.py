@@ -1,11 +1,14 @@
-"""`rwkv4_attention` on a GPU: one program processes a text sequentially for a block of channels, whose sums stay in registers.
+"""`rwkv4_attention` on a GPU: one program processes a text sequentially for a block of channels,
+whose sums stay in registers.
 
-A lane has a channel, and exchanges nothing with others. Four tokens are loaded at a time, several such loads ahead of their
-use, because a sequential loop does not hide memory latency by itself. The remaining tokens are processed one by one,
-as is a text of one token. All exponents are relative to the largest so far, at most 0 up to rounding.
+A lane has a channel, and exchanges nothing with others. Four tokens are loaded at a time, several
+such loads ahead of their use, because a sequential loop does not hide memory latency by itself. The
+remaining tokens are processed one by one, as is a text of one token. All exponents are relative to
+the largest so far, at most 0 up to rounding.
 
-At large b d the speed is bounded by instructions, some 60 per token and warp, five of them in the special-function unit:
-three powers of two, one more for the gate, and a division. At small b d it is bounded by the latency of a token.
+At large b d the speed is bounded by instructions, some 60 per token and warp, five of them in the
+special-function unit: three powers of two, one more for the gate, and a division. At small b d it
+is bounded by the latency of a token.
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ def _advance(numerator, denominator, exponent, k, v, gate, decay, bonus, HAS_GAT
         below *= 1.0 + tl.exp2(gate.to(tl.float32) * -LOG2_E)
     y = (of_past * numerator + of_now * v) / below
     peak = tl.maximum(exponent - decay, k)
-    # Subtract the two maxima first: their accumulated rounding errors are then part of `fading`, and cancel.
+    # Subtract the two maxima first: their accumulated rounding errors are then part of `fading`,
+    # and cancel.
     fading, arriving = tl.exp2((exponent - peak - decay) * LOG2_E), tl.exp2((k - peak) * LOG2_E)
     return fading * numerator + arriving * v, fading * denominator + arriving, peak, y
 
@@ -57,7 +61,8 @@ def _advance(numerator, denominator, exponent, k, v, gate, decay, bonus, HAS_GAT
 def weighted_values_kernel(k_ptr, v_ptr, gate_ptr, decay_ptr, bonus_ptr, numerator_ptr, denominator_ptr, exponent_ptr, y_ptr, last_ptr,
                            t, b, d, k_t, k_b, v_t, v_b, gate_t, gate_b,
                            HAS_STATE: tl.constexpr, HAS_GATE: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
-    """One row and BLOCK channels. `k_t`, `k_b`: strides of time and row; states (b, d), last (3, b, d), y (t, b, d)."""
+    """One row and BLOCK channels. `k_t`, `k_b`: strides of time and row; states (b, d), last (3, b,
+    d), y (t, b, d)."""
     num_blocks = tl.cdiv(d, BLOCK)
     row = (tl.program_id(0) // num_blocks).to(tl.int64)
     channels = tl.program_id(0) % num_blocks * BLOCK + tl.arange(0, BLOCK)
@@ -76,8 +81,8 @@ def weighted_values_kernel(k_ptr, v_ptr, gate_ptr, decay_ptr, bonus_ptr, numerat
     v_ptr += row * v_b
     gate_ptr += row * gate_b
     y_ptr += in_state
-    whole = t // STEPS * STEPS
-    for first in tl.range(0, whole, STEPS, num_stages=STAGES):
+    full = t // STEPS * STEPS
+    for first in tl.range(0, full, STEPS, num_stages=STAGES):
         k = _four_tokens(k_ptr, k_t, first, channels, has_channel)
         v = _four_tokens(v_ptr, v_t, first, channels, has_channel)
         gate = k
@@ -86,7 +91,7 @@ def weighted_values_kernel(k_ptr, v_ptr, gate_ptr, decay_ptr, bonus_ptr, numerat
         for i in tl.static_range(STEPS):
             numerator, denominator, exponent, y = _advance(numerator, denominator, exponent, k[i], v[i], gate[i], decay, bonus, HAS_GATE)
             tl.store(y_ptr + (tl.cast(first, tl.int64) + i) * b * d, y, mask=has_channel)
-    for single in tl.range(whole, t):
+    for single in tl.range(full, t):
         token = tl.cast(single, tl.int64)
         k = tl.load(k_ptr + token * k_t + channels, mask=has_channel, other=0.0)
         v = tl.load(v_ptr + token * v_t + channels, mask=has_channel, other=0.0)
@@ -119,7 +124,8 @@ def rwkv4_attention_triton(
     exponent: Tensor | None,
     config: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """y (t, b, d) and the state (3, b, d). Shapes as in `rwkv4_attention`. `config`: which configuration, see `Launcher`."""
+    """y (t, b, d) and the state (3, b, d). Shapes as in `rwkv4_attention`. `config`: which
+    configuration, see `Launcher`."""
     t, b, d = k.shape
     y, last = _empty_results(k, v)
     if b == 0 or d == 0:

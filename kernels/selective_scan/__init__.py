@@ -1,1 +1,2 @@
-"""Mamba's selective scan: a diagonal linear recurrence whose step, input and output depend on the token."""
+"""Mamba's selective scan: a diagonal linear recurrence whose step, input and output depend on the
+token."""

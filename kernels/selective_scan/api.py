@@ -1,9 +1,11 @@
-"""`selective_scan`: the recurrence of Mamba (Gu and Dao 2023, arXiv 2312.00752, section 3, algorithm 2), for a whole text or one step.
+"""`selective_scan`: the recurrence of Mamba (Gu and Dao 2023, arXiv 2312.00752, section 3,
+algorithm 2), for a whole text or one step.
 
 h_i = exp(dt_i A) h_{i-1} + dt_i x_i B_i        y_i = (C_i h_i + D x_i) silu(z_i)
 
-Each of d channels has n state entries; A = `rates`, B = `write`, C = `read`, D = `skip`, z = `gate`; D and z are optional. A step dt_i is
-given as it is, or as what a projection returns: with `dt_bias` and `dt_softplus` it is softplus(dt + bias).
+Each of d channels has n state entries; A = `rates`, B = `write`, C = `read`, D = `skip`, z =
+`gate`; D and z are optional. A step dt_i is given as it is, or as what a projection returns: with
+`dt_bias` and `dt_softplus` it is softplus(dt + bias).
 """
 
 from __future__ import annotations
@@ -37,17 +39,20 @@ def selective_scan(
     dt_softplus: bool = False,
     impl: Impl = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """All steps of texts with time as the first axis -> y (t, b, d), in the type of x, and the state after the last step (b, n, d).
+    """All steps of texts with time as the first axis -> y (t, b, d), in the type of x, and the
+    state after the last step (b, n, d).
 
-    Shapes: x, dt, gate (t, b, d), rates (d, n), write and read (t, b, n), start (b, n, d): the state before the first step, zeros
-    where None; skip and dt_bias (d,). Any strides. Steps > 0 and rates < 0 give a decaying recurrence, but are not required.
-    rates, start and dt_bias should be float32 or wider, and dt where it is a step itself; x, write, read, gate and a projection's
-    dt may be half precision. Everything is computed, and the state returned, in the widest of the inputs' types, at least
-    float32; y, laid out like x, is rounded once. A row depends on no other row, "triton" only on how many there are.
-    `impl`: "reference" and "torch" are differentiable in all tensors. "triton" computes in float32, for n <= 32, the b d channels
-    in parallel, 32 per warp, and a text sequentially; where t >= 512 and b d <= 12288, its pieces are read in parallel
-    (`piece_length`), which depends on these sizes alone.
-    Raises ValueError for shapes or an implementation that do not fit.
+    Shapes: x, dt, gate (t, b, d), rates (d, n), write and read (t, b, n), start (b, n, d): the
+    state before the first step, zeros where None; skip and dt_bias (d,). Any strides. Steps > 0 and
+    rates < 0 give a decaying recurrence, but are not required. rates, start and dt_bias should be
+    float32 or wider, and dt where it is a step itself; x, write, read, gate and a projection's dt
+    may be half precision. Everything is computed, and the state returned, in the widest of the
+    inputs' types, at least float32; y, laid out like x, is rounded once. A row depends on no other
+    row, "triton" only on how many there are. `impl`: "reference" and "torch" are differentiable in
+    all tensors. "triton" computes in float32, for n <= 32, the b d channels in parallel, 32 per
+    warp, and a text sequentially; where t >= 512 and b d <= 12288, its pieces are read in parallel
+    (`piece_length`), which depends on these sizes alone. Raises ValueError for shapes or an
+    implementation that do not fit.
     """
     inputs = (x, dt, rates, write, read, start, skip, gate, dt_bias)
     return _run("selective_scan", impl, selective_scan_torch, inputs, dt_softplus)
@@ -67,9 +72,11 @@ def selective_scan_step(
     dt_softplus: bool = False,
     impl: Impl = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """One step of each row -> y (b, d) and a new state (b, n, d); `state` is unchanged. As `selective_scan`, without the time axis.
+    """One step of each row -> y (b, d) and a new state (b, n, d); `state` is unchanged. As
+    `selective_scan`, without the time axis.
 
-    Shapes: x, dt, gate (b, d), rates (d, n), write and read (b, n), state (b, n, d), skip and dt_bias (d,).
+    Shapes: x, dt, gate (b, d), rates (d, n), write and read (b, n), state (b, n, d), skip and
+    dt_bias (d,).
     """
     x, dt, write, read = (timed.unsqueeze(0) for timed in (x, dt, write, read))
     gate = None if gate is None else gate.unsqueeze(0)
@@ -85,7 +92,8 @@ def _run(
     inputs: Any,
     dt_softplus: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Checks the inputs, in the order of `selective_scan_torch`'s, and runs the implementation that is chosen."""
+    """Checks the inputs, in the order of `selective_scan_torch`'s, and runs the implementation that
+    is chosen."""
     x, dt, rates, write, read, start, skip, gate, dt_bias = inputs
     if x.ndim != 3 or rates.ndim != 2 or rates.shape[0] != x.shape[2] or rates.shape[1] == 0:
         shapes = f"{tuple(x.shape)}, {tuple(rates.shape)}"

@@ -1,9 +1,9 @@
 """`selective_scan` in PyTorch, its gradients written out: for CPU, and for gradients.
 
-Steps are sequential, each an in-place multiply-add of all rows; everything that does not depend on the
-previous step is computed for many steps at once. Inputs may lie in memory in any order and type: a piece
-of the text at a time is widened and brought into the order of the scan, time first and channels last, so
-that no copy of a text is made.
+Steps are sequential, each an in-place multiply-add of all rows; everything that does not depend on
+the previous step is computed for many steps at once. Inputs may lie in memory in any order and
+type: a piece of the text at a time is widened and brought into the order of the scan, time first
+and channels last, so that no copy of a text is made.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CHUNK = 6
-"""Steps per chunk. The states of one chunk are in memory at once, for gradients also those at all beginnings."""
+"""Steps per chunk. The states of one chunk are in memory at once, for gradients also those at all
+beginnings."""
 PIECE = 8
 """Chunks per piece, whose inputs are brought into order at once."""
 STEP_ELEMENTS = 1 << 16
-"""Most elements of a state (rows x n x d) in a step on CPU, so that the working set stays in the cache."""
+"""Most elements of a state (rows x n x d) in a step on CPU, so that the working set stays in the
+cache."""
 LOG2_E = 1 / math.log(2)
 
 
@@ -76,7 +78,8 @@ def selective_scan_step_torch(
     dt_bias: Tensor | None,
     dt_softplus: bool,
 ) -> tuple[Tensor, Tensor]:
-    """A single step from a state, with t = 1 in the shapes of `selective_scan`: the formula, all at once."""
+    """A single step from a state, with t = 1 in the shapes of `selective_scan`: the formula, all at
+    once."""
     narrow, wide = x.dtype, _widest(x, dt, rates, write, read, start, dt_bias)
     x, dt, write, read = (text.to(wide) for text in (x, dt, write, read))
     rates, start = rates.to(wide), start.to(wide)
@@ -89,7 +92,8 @@ def selective_scan_step_torch(
 
 
 def empty_outputs(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Room for outputs like x (t, b, d): channels side by side, time or rows first as they are in x."""
+    """Room for outputs like x (t, b, d): channels side by side, time or rows first as they are in
+    x."""
     t, b, d = x.shape
     if x.stride(1) > x.stride(0):
         return x.new_empty(b, t, d, dtype=dtype).transpose(0, 1)
@@ -115,7 +119,8 @@ def _gated(y: Tensor, x: Tensor, skip: Tensor | None, gate: Tensor | None) -> Te
 def ordered(piece: Tensor, wide: torch.dtype) -> Tensor:
     """A piece (t, b, c) in the type `wide`, its channels side by side in memory."""
     if piece.stride(2) != 1:
-        # Channels may lie a power of two apart, as in (b, c, t): read so, they would all fall into a few sets of
+        # Channels may lie a power of two apart, as in (b, c, t): read so, they would all fall into
+        # a few sets of
         # the cache. Here the piece becomes short rows first, which are read in any order.
         piece = piece.permute(1, 2, 0).contiguous().permute(2, 0, 1).contiguous()
     return piece.to(wide)
@@ -149,10 +154,11 @@ def _differentiable(
 class _SelectiveScan(torch.autograd.Function):
     """With u = dt x, and G_i = C_i dL/dy_i + exp(dt_{i+1} A) G_{i+1} for the state h_i,
 
-        dL/dC_i = h_i dL/dy_i    dL/du_i = B_i G_i    dL/dB_i = u_i G_i    dL/d(dt_i A) = G_i exp(dt_i A) h_{i-1},
+        dL/dC_i = h_i dL/dy_i    dL/du_i = B_i G_i    dL/dB_i = u_i G_i    dL/d(dt_i A) = G_i
+        exp(dt_i A) h_{i-1},
 
-    each summed over what the factor is shared by. Powers of two are used: PyTorch computes them three times as
-    fast as exponentials.
+    each summed over what the factor is shared by. Powers of two are used: PyTorch computes them
+    three times as fast as exponentials.
     """
 
     @staticmethod
@@ -210,7 +216,8 @@ class _SelectiveScan(torch.autograd.Function):
 
 
 class _Scan:
-    """The inputs of some rows, of which a piece at a time is brought into order, and buffers for a chunk's states."""
+    """The inputs of some rows, of which a piece at a time is brought into order, and buffers for a
+    chunk's states."""
 
     def __init__(
         self,
@@ -234,7 +241,8 @@ class _Scan:
         return _parts(piece, CHUNK)
 
     def piece(self, place: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """x, the sizes of the steps, write and read of a piece (steps, b, ...), wide and contiguous."""
+        """x, the sizes of the steps, write and read of a piece (steps, b, ...), wide and
+        contiguous."""
         x, dt, write, read = (ordered(text[place], self.wide) for text in self.texts)
         dt = step_sizes(dt, self.dt_bias, self.dt_softplus)
         return x, dt.contiguous(), write.contiguous(), read.contiguous()
@@ -257,7 +265,8 @@ class _Scan:
             yield piece, x, y
 
     def states(self, dt: Tensor, u: Tensor, write: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-        """The decays exp(dt_i A) and the states h_i of a chunk (steps, b, n, d), for the next call to overwrite."""
+        """The decays exp(dt_i A) and the states h_i of a chunk (steps, b, n, d), for the next call
+        to overwrite."""
         decay, states = self.decay_buffer[: len(dt)], self.state_buffer[: len(dt)]
         torch.exp2(torch.mul(dt.unsqueeze(2), self.powers, out=decay), out=decay)
         torch.mul(u.unsqueeze(2), write.unsqueeze(3), out=states)

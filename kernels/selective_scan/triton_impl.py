@@ -1,14 +1,16 @@
-"""`selective_scan` on a GPU: a program reads a text, or a piece of it, for a block of channels, whose states stay in registers.
+"""`selective_scan` on a GPU: a program reads a text, or a piece of it, for a block of channels,
+whose states stay in registers.
 
-A lane has a channel with all its n state entries, so that lanes exchange nothing: B and C are the same for all
-of them, and each lane sums over n by itself. (Where n > 16 two lanes share a channel.) Four steps are loaded at a time, several
-such loads ahead of their use, because a sequential loop does not hide memory latency by itself. Beyond the inputs,
-a step of 0 leaves the state unchanged.
+A lane has a channel with all its n state entries, so that lanes exchange nothing: B and C are the
+same for all of them, and each lane sums over n by itself. (Where n > 16 two lanes share a channel.)
+Four steps are loaded at a time, several such loads ahead of their use, because a sequential loop
+does not hide memory latency by itself. Beyond the inputs, a step of 0 leaves the state unchanged.
 
-The speed is bounded by the special-function unit: n powers of two per token and channel, and a power and a division each for
-the gate and the step's size. Few rows have too few channels to occupy it: their texts are divided along time. The states
-that pieces leave are computed side by side, each from nothing; then all pieces are read side by side, each from what
-those before it leave, faded by exp(A sum dt) for every piece in between.
+The speed is bounded by the special-function unit: n powers of two per token and channel, and a
+power and a division each for the gate and the step's size. Few rows have too few channels to occupy
+it: their texts are divided along time. The states that pieces leave are computed side by side, each
+from nothing; then all pieces are read side by side, each from what those before it leave, faded by
+exp(A sum dt) for every piece in between.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ STEPS = tl.constexpr(4)
 
 @triton.jit
 def _step_by_step(ptr, stride, t, first, inner, has):
-    """Columns of four steps from `first` on, zeros beyond t: each as long as `inner`, the indices along contiguous memory."""
+    """Columns of four steps from `first` on, zeros beyond t: each as long as `inner`, the indices
+    along contiguous memory."""
     steps = first + tl.arange(0, STEPS).to(tl.int64)
     mask = has[:, None] & (steps < t)[None, :]
     tile = tl.load(ptr + (steps * stride)[None, :] + inner[:, None], mask=mask, other=0.0)
@@ -42,7 +45,8 @@ def _step_by_step(ptr, stride, t, first, inner, has):
 
 @triton.jit
 def _step_size(dt, bias, HAS_BIAS: tl.constexpr, SOFTPLUS: tl.constexpr):
-    """softplus(dt + bias), or as much of it as is asked for, without losing small ones in a sum with 1."""
+    """softplus(dt + bias), or as much of it as is asked for, without losing small ones in a sum
+    with 1."""
     if HAS_BIAS:
         dt += bias
     if SOFTPLUS:
@@ -81,11 +85,13 @@ def scan_kernel(x_ptr, dt_ptr, rates_ptr, write_ptr, read_ptr, start_ptr, skip_p
                 x_t, x_b, dt_t, dt_b, write_t, write_b, read_t, read_b, gate_t, gate_b, y_t, y_b,
                 HAS_START: tl.constexpr, HAS_SKIP: tl.constexpr, HAS_GATE: tl.constexpr, HAS_BIAS: tl.constexpr,
                 SOFTPLUS: tl.constexpr, FORM: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
-    """One row, or a piece of one, and BLOCK channels. `x_t`, `x_b`: strides of time and row; start and last (b, n, d), rates (d, n).
+    """One row, or a piece of one, and BLOCK channels. `x_t`, `x_b`: strides of time and row; start
+    and last (b, n, d), rates (d, n).
 
-    `FORM`: WHOLE reads a row from its first step to its last. PART computes the state that a piece leaves where there was none
-    before it, parts (b, pieces, n, d), and the sum of its steps, sums (b, pieces, d): the last piece needs neither, and
-    `pieces` does not count it. REST reads a piece, from the state that the parts before it add up to.
+    `FORM`: WHOLE reads a row from its first step to its last. PART computes the state that a piece
+    leaves where there was none before it, parts (b, pieces, n, d), and the sum of its steps, sums
+    (b, pieces, d): the last piece needs neither, and `pieces` does not count it. REST reads a
+    piece, from the state that the parts before it add up to.
     """
     num_blocks = tl.cdiv(d, BLOCK)
     row = (tl.program_id(0) // num_blocks).to(tl.int64)
@@ -93,7 +99,8 @@ def scan_kernel(x_ptr, dt_ptr, rates_ptr, write_ptr, read_ptr, start_ptr, skip_p
     places = tl.arange(0, N)
     has_channel, has_place = channels < d, places < n
     mask = has_place[:, None] & has_channel[None, :]
-    # Lanes follow the order of memory, also in the loop: channels side by side. Vectorised loads of neighbours would
+    # Lanes follow the order of memory, also in the loop: channels side by side. Vectorised loads of
+    # neighbours would
     # spread a channel over lanes, so contiguity is hidden from the compiler.
     rates_at = rates_ptr + channels[None, :] * rates_d + places[:, None] * rates_n
     rates = tl.load(tl.multiple_of(rates_at, [1, 1]), mask=mask, other=0.0) * LOG2_E
@@ -148,7 +155,8 @@ def scan_kernel(x_ptr, dt_ptr, rates_ptr, write_ptr, read_ptr, start_ptr, skip_p
             else:
                 y = _read_out(h, value, read[i], gate[i], skip, HAS_SKIP, HAS_GATE)
                 out = y_ptr + (tl.cast(first, tl.int64) + i) * y_t + channels
-                # Triton 3.9 interprets `has_channel & (a scalar)` as integers, which are not a mask.
+                # Triton 3.9 interprets `has_channel & (a scalar)` as integers, which are not a
+                # mask.
                 tl.store(out, y, mask=tl.where(first + i < t, has_channel, False))
     if FORM == "PART":
         tl.store(tl.multiple_of(parts_ptr + number.to(tl.int64) * n * d + in_state, [1, 1]), h, mask=mask)
@@ -167,16 +175,20 @@ LANE_STATE = 16
 SCAN = Launcher(scan_kernel, _configs(32), ("d", "n", "FORM"))
 WIDE_SCAN = Launcher(scan_kernel, _configs(16), ("d", "n", "FORM"))
 SHORTEST_SPLIT = 512
-"""Fewest steps of a text that is divided: below, another launch takes longer than the steps that it saves."""
+"""Fewest steps of a text that is divided: below, another launch takes longer than the steps that it
+saves."""
 MOST_SPLIT_CHANNELS = 12_288
-"""Most channels, rows times d, of texts that are divided: of 16,896, each of an H200's schedulers has a warp."""
+"""Most channels, rows times d, of texts that are divided: of 16,896, each of an H200's schedulers
+has a warp."""
 
 
 def piece_length(t: int, b: int, d: int) -> int:
-    """The steps of a piece: t itself where a text is not divided. A function of sizes alone, and so are a text's figures.
+    """The steps of a piece: t itself where a text is not divided. A function of sizes alone, and so
+    are a text's figures.
 
-    Each step is computed twice, once for the state at the end of its piece. The programs of a short piece add up the states
-    of many pieces before it, so that a piece has at least sqrt(t) steps. Four warps for each scheduler hide their waiting.
+    Each step is computed twice, once for the state at the end of its piece. The programs of a short
+    piece add up the states of many pieces before it, so that a piece has at least sqrt(t) steps.
+    Four warps for each scheduler hide their waiting.
     """
     if t < SHORTEST_SPLIT or b * d > MOST_SPLIT_CHANNELS:
         return t
@@ -205,9 +217,12 @@ def selective_scan_triton(
     if b == 0 or d == 0:
         return y, last
     if t > 1:
-        # Small compared with x; widening them in every program would cost a quarter of its instructions.
+        # Small compared with x; widening them in every program would cost a quarter of its
+        # instructions.
         write, read = write.float(), read.float()
-        rates = rates.T.contiguous().T  # the order of the state in memory and in lanes; for a single step it would only be one more launch
+        # the order of the state in memory and in lanes; for a single step it would only be one more
+        # launch
+        rates = rates.T.contiguous().T
     x, dt, write, read = (inner_contiguous(text) for text in (x, dt, write, read))
     rates = rates.float()
     kinds = {"HAS_START": start is not None, "HAS_SKIP": skip is not None, "HAS_GATE": gate is not None}

@@ -1,8 +1,10 @@
-"""`short_conv`: each channel's weighted sum of its last few inputs, a part of many mixers or a mixer by itself.
+"""`short_conv`: each channel's weighted sum of its last few inputs, a part of many mixers or a
+mixer by itself.
 
 y_i = act(bias + sum_{s < k} taps[:, k - 1 - s] u_{i - s}) * gate_i        act: identity or silu
 
-BaseConv (Zoology, arXiv 2312.04927, section 4) is such a sum with a gate; Mamba (arXiv 2312.00752, figure 3) has one with silu.
+BaseConv (Zoology, arXiv 2312.04927, section 4) is such a sum with a gate; Mamba (arXiv 2312.00752,
+figure 3) has one with silu.
 """
 
 from __future__ import annotations
@@ -31,14 +33,17 @@ def short_conv(
     gate: Tensor | None = None,
     impl: Impl = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """-> y (b, t, c), in the type and memory layout of u, and the new history: the last k - 1 inputs (b, k - 1, c).
+    """-> y (b, t, c), in the type and memory layout of u, and the new history: the last k - 1
+    inputs (b, k - 1, c).
 
-    Shapes: u, gate (b, t, c), taps (c, k) with that of the present input last, as nn.Conv1d keeps them, bias (c,), history (b, k - 1, c):
-    the inputs before the first, zeros where None; `activation`: "silu" or None. Any strides: with time first in memory, pass
-    and receive transposed views. The new history has the type of the old one, of u where there is none, and is a copy.
-    Everything is computed in the widest of the types of u, taps, bias and history, at least float32, and rounded once.
-    `impl`: "reference" and "torch" are differentiable in all tensors; "triton" takes up to 8 taps, in one pass over memory.
-    Raises ValueError for shapes, an activation or an implementation that do not fit.
+    Shapes: u, gate (b, t, c), taps (c, k) with that of the present input last, as nn.Conv1d keeps
+    them, bias (c,), history (b, k - 1, c): the inputs before the first, zeros where None;
+    `activation`: "silu" or None. Any strides: with time first in memory, pass and receive
+    transposed views. The new history has the type of the old one, of u where there is none, and is
+    a copy. Everything is computed in the widest of the types of u, taps, bias and history, at least
+    float32, and rounded once. `impl`: "reference" and "torch" are differentiable in all tensors;
+    "triton" takes up to 8 taps, in one pass over memory. Raises ValueError for shapes, an
+    activation or an implementation that do not fit.
     """
     _check(u, taps, bias, history, activation, gate)
     k = taps.shape[1]
@@ -54,7 +59,8 @@ def short_conv(
 
 
 def _latest_inputs(u: Tensor, history: Tensor | None, length: int) -> Tensor:
-    """The last `length` of the inputs in `history` and u: a copy, so that it does not keep the whole text in memory."""
+    """The last `length` of the inputs in `history` and u: a copy, so that it does not keep the
+    whole text in memory."""
     dtype = u.dtype if history is None else history.dtype
     missing = max(0, length - u.shape[1])
     recent = u[:, u.shape[1] - length + missing :]

@@ -1,6 +1,8 @@
-"""`short_conv` in PyTorch: a multiply-add of the whole sequence for each tap; for CPU, and for gradients.
+"""`short_conv` in PyTorch: a multiply-add of the whole sequence for each tap; for CPU, and for
+gradients.
 
-For a few taps this is two to three times faster than conv1d on a CPU, which needs channels before time.
+For a few taps this is two to three times faster than conv1d on a CPU, which needs channels before
+time.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ def short_conv_torch(
 ) -> Tensor:
     """Shapes as in `short_conv` -> y alone."""
     wide = torch.float32
-    for given in (u, taps, bias, history):
-        wide = wide if given is None else torch.promote_types(wide, given.dtype)
-    offset, before = (None if given is None else given.to(wide) for given in (bias, history))
+    for tensor in (u, taps, bias, history):
+        wide = wide if tensor is None else torch.promote_types(wide, tensor.dtype)
+    offset, before = (None if tensor is None else tensor.to(wide) for tensor in (bias, history))
     if u.shape[1] == 1:
         y = _single(u.to(wide), taps.to(wide).T, offset, before)
     else:
@@ -35,13 +37,15 @@ def short_conv_torch(
 
 
 def _single(u: Tensor, taps: Tensor, bias: Tensor | None, history: Tensor | None) -> Tensor:
-    """The output of a single input as one sum, which is cheaper than a multiply-add for each tap."""
+    """The output of a single input as one sum, which is cheaper than a multiply-add for each
+    tap."""
     y = u * taps[-1] if history is None else (torch.cat([history, u], dim=1) * taps).sum(1, keepdim=True)
     return y if bias is None else y + bias
 
 
 class _ShortConv(torch.autograd.Function):
-    """Inputs (b, t, c), taps (k, c), bias (c,), history (b, k - 1, c); autograd alone would pad and copy a gradient for each tap."""
+    """Inputs (b, t, c), taps (k, c), bias (c,), history (b, k - 1, c); autograd alone would pad and
+    copy a gradient for each tap."""
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, taps: Tensor, bias: Tensor | None, history: Tensor | None) -> Tensor:

@@ -1,7 +1,9 @@
-"""`short_conv` on a GPU: a program has a block of channels and a few times, whose inputs it loads and widens once each.
+"""`short_conv` on a GPU: a program has a block of channels and a few times, whose inputs it loads
+and widens once each.
 
-It is bound by memory: u and the gate are read and y is written once, and nothing is stored in between. Channels are contiguous;
-the times are unrolled, so that a sum over the last inputs is over registers and lanes exchange nothing.
+It is bound by memory: u and the gate are read and y is written once, and nothing is stored in
+between. Channels are contiguous; the times are unrolled, so that a sum over the last inputs is over
+registers and lanes exchange nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ def conv_kernel(u_ptr, taps_ptr, bias_ptr, history_ptr, gate_ptr, y_ptr, latest_
                 t, c, taps_c, taps_k, u_b, u_t, gate_b, gate_t, y_b, y_t,
                 K: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_HISTORY: tl.constexpr, SILU: tl.constexpr, HAS_GATE: tl.constexpr,
                 TIMES: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """TIMES outputs of BLOCK channels, and with a row's last ones its latest inputs. `u_b`, `u_t`: strides; history (b, K - 1, c)."""
+    """TIMES outputs of BLOCK channels, and with a row's last ones its latest inputs. `u_b`, `u_t`:
+    strides; history (b, K - 1, c)."""
     num_blocks, num_tiles = tl.cdiv(c, BLOCK), tl.maximum(tl.cdiv(t, TIMES), 1)
     tile = tl.program_id(0) // num_blocks % num_tiles
     row = (tl.program_id(0) // (num_blocks * num_tiles)).to(tl.int64)
@@ -62,11 +65,11 @@ def conv_kernel(u_ptr, taps_ptr, bias_ptr, history_ptr, gate_ptr, y_ptr, latest_
         for place in tl.static_range(K - 1):
             latest = t - (K - 1) + place
             newer = u_ptr + tl.cast(latest, tl.int64) * u_t + channels
-            kept = tl.load(newer, mask=tl.where(latest >= 0, has, False), other=0.0).to(tl.float32)
+            entry = tl.load(newer, mask=tl.where(latest >= 0, has, False), other=0.0).to(tl.float32)
             if HAS_HISTORY:
                 before = history_ptr + (latest + K - 1) * c + channels
-                kept += tl.load(before, mask=tl.where(latest < 0, has, False), other=0.0).to(tl.float32)
-            tl.store(latest_ptr + place * c + channels, kept, mask=has)
+                entry += tl.load(before, mask=tl.where(latest < 0, has, False), other=0.0).to(tl.float32)
+            tl.store(latest_ptr + place * c + channels, entry, mask=has)
 
 
 def _config(times: int, channels: int, warps: int) -> triton.Config:
@@ -82,14 +85,16 @@ STEP = Launcher(conv_kernel, [_config(1, 128, 1)], ("c", "K"))
 def short_conv_triton(
     u: Tensor, taps: Tensor, bias: Tensor | None, history: Tensor | None, silu: bool, gate: Tensor | None, config: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Shapes as in `short_conv` -> y and the new history. `config`: which configuration of the tiles, see `Launcher`."""
+    """Shapes as in `short_conv` -> y and the new history. `config`: which configuration of the
+    tiles, see `Launcher`."""
     (b, t, c), k = u.shape, taps.shape[1]
     y, latest = _empty_results(u, taps, history)
     if b == 0 or c == 0:
         return y, latest
     step = t <= 1 and config is None
     if not step:
-        # Contiguous taps are loaded as vectors; for a single step making them so would cost more than it saves.
+        # Contiguous taps are loaded as vectors; for a single step making them so would cost more
+        # than it saves.
         taps = taps.T.contiguous().T
     u = u if u.stride(2) == 1 else u.contiguous()
     gated = u if gate is None else gate if gate.stride(2) == 1 else gate.contiguous()

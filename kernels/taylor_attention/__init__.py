@@ -1,1 +1,2 @@
-"""Based's linear attention: softmax attention's exponential replaced by its second-order Taylor expansion."""
+"""Based's linear attention: softmax attention's exponential replaced by its second-order Taylor
+expansion."""

@@ -1,9 +1,11 @@
-"""`taylor_attention` and its step: causal attention with a second-order polynomial for the exponential, and so a state of fixed size.
+"""`taylor_attention` and its step: causal attention with a second-order polynomial for the
+exponential, and so a state of fixed size.
 
-    y_i = sum_j<=i w_ij v_j / (sum_j<=i w_ij + eps)      w_ij = phi(q_i).phi(k_j) = 1 + s + s^2/2,  s = q_i.k_j/sqrt(f)
+    y_i = sum_j<=i w_ij v_j / (sum_j<=i w_ij + eps)      w_ij = phi(q_i).phi(k_j) = 1 + s + s^2/2,
+    s = q_i.k_j/sqrt(f)
 
-(Based, arXiv 2402.18668, section 4.1.) w is never below 1/2, so that eps has no effect in practice. The state is the sum of phi(k_j) v_j^T
-and of phi(k_j), features in the order of `state.py`.
+(Based, arXiv 2402.18668, section 4.1.) w is never below 1/2, so that eps has no effect in practice.
+The state is the sum of phi(k_j) v_j^T and of phi(k_j), features in the order of `state.py`.
 """
 
 from __future__ import annotations
@@ -48,13 +50,15 @@ def taylor_attention(
     impl: Impl = "auto",
     final_state: bool = True,
 ) -> tuple[Tensor, TaylorState | None]:
-    """Outputs of t tokens after `state` (None: they are the first), and the state after them; `state` is unchanged.
+    """Outputs of t tokens after `state` (None: they are the first), and the state after them;
+    `state` is unchanged.
 
-    Shapes: q, k (b, h, t, f), v (b, h, t, v), all of one floating type -> y (b, h, t, v) in that type, TaylorState. Any strides.
-    Features, sums and normaliser are float32 or wider; kernels multiply half-precision operands as they are, with rounded features.
-    `final_state=False` saves its computation and returns None instead: for a text of one chunk this is most of the work.
-    Results depend on the implementation's chunk size, within rounding. Raises ValueError for shapes, types or an implementation
-    that do not fit.
+    Shapes: q, k (b, h, t, f), v (b, h, t, v), all of one floating type -> y (b, h, t, v) in that
+    type, TaylorState. Any strides. Features, sums and normaliser are float32 or wider; kernels
+    multiply half-precision operands as they are, with rounded features. `final_state=False` saves
+    its computation and returns None instead: for a text of one chunk this is most of the work.
+    Results depend on the implementation's chunk size, within rounding. Raises ValueError for
+    shapes, types or an implementation that do not fit.
     """
     _check(q, k, v, state, axes=4)
     chosen = choose("taylor_attention", impl, q, k, v, *(state or ()), unsupported=_unsupported(q))
@@ -74,8 +78,8 @@ def taylor_attention_step(
 ) -> tuple[Tensor, TaylorState]:
     """The output of one token after `state`, and the state after it, which is a new one.
 
-    Shapes: q, k (b, h, f), v (b, h, v), all of one floating type -> y (b, h, v) in that type, TaylorState. Raises ValueError as
-    `taylor_attention` does.
+    Shapes: q, k (b, h, f), v (b, h, v), all of one floating type -> y (b, h, v) in that type,
+    TaylorState. Raises ValueError as `taylor_attention` does.
     """
     _check(q, k, v, state, axes=3)
     chosen = choose("taylor_attention_step", impl, q, k, v, *state, unsupported=_unsupported(q))

@@ -1,4 +1,5 @@
-"""`taylor_attention` as the formula is written, token by token, in the precision of its inputs: the oracle, in float64."""
+"""`taylor_attention` as the formula is written, token by token, in the precision of its inputs: the
+oracle, in float64."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def taylor_attention_reference(q: Tensor, k: Tensor, v: Tensor, state: TaylorState, eps: float) -> tuple[Tensor, TaylorState]:
-    """Shapes as in `taylor_attention`: weights of the tokens from their scores, those of the state from features."""
+    """Shapes as in `taylor_attention`: weights of the tokens from their scores, those of the state
+    from features."""
     outputs = []
     for i in range(q.shape[2]):
         s = (q[:, :, i, None] * k[:, :, : i + 1]).sum(dim=-1) / math.sqrt(q.shape[-1])

@@ -1,11 +1,15 @@
-"""The state of Taylor attention, and the features of the second-order Taylor expansion of exp(s), s = q.k/sqrt(f).
+"""The state of Taylor attention, and the features of the second-order Taylor expansion of exp(s), s
+= q.k/sqrt(f).
 
-    phi(q).phi(k) = 1 + s + s^2/2      phi(x) = [1, x/f^(1/4), x_i x_i/sqrt(2 f), x_i x_j/sqrt(f)]      (arXiv 2402.18668, section 4.1)
+    phi(q).phi(k) = 1 + s + s^2/2      phi(x) = [1, x/f^(1/4), x_i x_i/sqrt(2 f), x_i x_j/sqrt(f)]
+    (arXiv 2402.18668, section 4.1)
 
-x_i x_j is kept once for i != j, times sqrt(2): 1 + f + f(f+1)/2 features instead of 1 + f + f^2; 153 instead of 273 for f = 16. Pairs are
-cyclic: first all (i, i), then for r = 1, 2, ... all (i, (i + r) mod f), so that features r f .. r f + f - 1 of them are the vector
-times itself rotated by r. For even f the last rotation, r = f/2, has every pair twice, and its first half is kept. For f = 4:
-00 11 22 33, 01 12 23 30, 02 13. States, and so all implementations, have their features in this order.
+x_i x_j is kept once for i != j, times sqrt(2): 1 + f + f(f+1)/2 features instead of 1 + f + f^2;
+153 instead of 273 for f = 16. Pairs are cyclic: first all (i, i), then for r = 1, 2, ... all (i, (i
++ r) mod f), so that features r f .. r f + f - 1 of them are the vector times itself rotated by r.
+For even f the last rotation, r = f/2, has every pair twice, and its first half is kept. For f = 4:
+00 11 22 33, 01 12 23 30, 02 13. States, and so all implementations, have their features in this
+order.
 """
 
 from __future__ import annotations
@@ -38,13 +42,15 @@ def taylor_features(x: Tensor) -> Tensor:
 
 
 def taylor_scores(q: Tensor, k: Tensor) -> Tensor:
-    """q: (..., n, f), k: (..., m, f) -> phi(q_i).phi(k_j) of all pairs, (..., n, m), from s itself: f products instead of the features."""
+    """q: (..., n, f), k: (..., m, f) -> phi(q_i).phi(k_j) of all pairs, (..., n, m), from s itself:
+    f products instead of the features."""
     s = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)
     return torch.addcmul(1 + s, s, s, value=0.5)
 
 
 class TaylorState(NamedTuple):
-    """Sums over the tokens so far, float32 (float64 of float64 inputs): in bfloat16 the count of tokens would stop at 256."""
+    """Sums over the tokens so far, float32 (float64 of float64 inputs): in bfloat16 the count of
+    tokens would stop at 256."""
 
     kv: Tensor  # (b, h, features, v)
     k: Tensor  # (b, h, features)

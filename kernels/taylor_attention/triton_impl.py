@@ -1,12 +1,14 @@
 """`taylor_attention` on a GPU: chunk states, their prefix sums, outputs; and the step of one token.
 
-A sequential kernel that keeps the state in registers spills them, and leaves most of a GPU idle where there are few heads. So a
-text is processed by three kernels: the first sums phi(k_j) v_j^T over each chunk, the second computes prefix sums of the chunks,
-the third computes a chunk's outputs from the prefix before it and, among its own tokens, from scores, which need no features.
+A sequential kernel that keeps the state in registers spills them, and leaves most of a GPU idle
+where there are few heads. So a text is processed by three kernels: the first sums phi(k_j) v_j^T
+over each chunk, the second computes prefix sums of the chunks, the third computes a chunk's outputs
+from the prefix before it and, among its own tokens, from scores, which need no features.
 
-Features stay in registers. Feature n is a product x_a x_b, and columns of x are selected by a product with a matrix of zeros
-and ones: exact in every type, and at the speed of the matrix units. States, prefixes and normalisers are float32; prefixes are rounded
-once, where they are written as operands of the third kernel. There are no atomic additions, and rows are independent.
+Features stay in registers. Feature n is a product x_a x_b, and columns of x are selected by a
+product with a matrix of zeros and ones: exact in every type, and at the speed of the matrix units.
+States, prefixes and normalisers are float32; prefixes are rounded once, where they are written as
+operands of the third kernel. There are no atomic additions, and rows are independent.
 """
 
 from __future__ import annotations
@@ -20,13 +22,14 @@ from recallkit.kernels.launch import Launcher, operand_type
 from recallkit.kernels.taylor_attention.state import num_taylor_features
 
 CHUNK = 256
-"""Tokens per chunk. Outputs depend on it, within rounding. Shorter chunks have more states to write and to read, longer ones
-more pairs: at 256 a float32 state of Based's sizes, written and read once, is as many bytes per token as q, k, v and y. A multiple of
-every configuration's BLOCK_M."""
+"""Tokens per chunk. Outputs depend on it, within rounding. Shorter chunks have more states to write
+and to read, longer ones more pairs: at 256 a float32 state of Based's sizes, written and read once,
+is as many bytes per token as q, k, v and y. A multiple of every configuration's BLOCK_M."""
 
 _SCALE = tl.constexpr(2.0**-10)
-"""Scale of weights and prefixes as operands, and of the normaliser: sums over long texts exceed 65504, the largest float16. A power of
-two does not round, and no weight, being at least 1/2, becomes small enough to lose digits."""
+"""Scale of weights and prefixes as operands, and of the normaliser: sums over long texts exceed
+65504, the largest float16. A power of two does not round, and no weight, being at least 1/2,
+becomes small enough to lose digits."""
 
 
 @triton.jit
@@ -44,9 +47,11 @@ def _factors(n, F: tl.constexpr):
 def chunk_state_kernel(k_ptr, v_ptr, kv_ptr, sum_ptr, heads, t, v_dim, num_chunks, k_b, k_h, k_t, v_b, v_h, v_t,
                        F: tl.constexpr, FEATURES: tl.constexpr, DOT: tl.constexpr, CHUNK: tl.constexpr, BLOCK_K: tl.constexpr,
                        BLOCK_V: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr):  # fmt: skip
-    """sum_j phi(k_j) v_j^T and sum_j phi(k_j) of each of the first `num_chunks` chunks: BLOCK_N features and BLOCK_V values per program.
+    """sum_j phi(k_j) v_j^T and sum_j phi(k_j) of each of the first `num_chunks` chunks: BLOCK_N
+    features and BLOCK_V values per program.
 
-    kv (b h, num_chunks, FEATURES, v), sum (b h, num_chunks, FEATURES), float32. Features are rows, tokens are columns.
+    kv (b h, num_chunks, FEATURES, v), sum (b h, num_chunks, FEATURES), float32. Features are rows,
+    tokens are columns.
     """
     num_blocks: tl.constexpr = (FEATURES + BLOCK_N - 1) // BLOCK_N
     n = tl.program_id(0) % num_blocks * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -73,7 +78,8 @@ def chunk_state_kernel(k_ptr, v_ptr, kv_ptr, sum_ptr, heads, t, v_dim, num_chunk
         phi = x_a * x_b
         kv = tl.dot(phi.to(DOT), v, kv, input_precision="ieee")
         total += tl.sum(phi, axis=1)
-    # The constant feature is one also beyond the end of the text, where all others and the values are zero.
+    # The constant feature is one also beyond the end of the text, where all others and the values
+    # are zero.
     total = tl.where(n == 0, tl.cast(size, tl.float32), total * scale)
     kv *= scale[:, None]
     out = place.to(tl.int64) * FEATURES + n
@@ -85,7 +91,8 @@ def chunk_state_kernel(k_ptr, v_ptr, kv_ptr, sum_ptr, heads, t, v_dim, num_chunk
 @triton.jit
 def _add_up(chunks_ptr, initial_ptr, prefix_ptr, final_ptr, places, row, width, num_chunks, num_prefixes,
             HAS_INITIAL: tl.constexpr, WITH_FINAL: tl.constexpr, OUT: tl.constexpr, AHEAD: tl.constexpr):  # fmt: skip
-    """Entries `places` of the prefixes of one row: the state before each chunk, and after the last."""
+    """Entries `places` of the prefixes of one row: the state before each chunk, and after the
+    last."""
     within = places < width
     before = tl.zeros(places.shape, tl.float32)
     if HAS_INITIAL:
@@ -106,9 +113,11 @@ def _add_up(chunks_ptr, initial_ptr, prefix_ptr, final_ptr, places, row, width, 
 def prefix_kernel(kv_ptr, sum_ptr, kv_initial_ptr, sum_initial_ptr, kv_prefix_ptr, sum_prefix_ptr, kv_final_ptr, sum_final_ptr,
                   kv_width, sum_width, num_chunks, num_prefixes, HAS_INITIAL: tl.constexpr, WITH_FINAL: tl.constexpr,
                   DOT: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr):  # fmt: skip
-    """For each chunk the sum of the initial state and the chunks before it; the sum of all is the final state.
+    """For each chunk the sum of the initial state and the chunks before it; the sum of all is the
+    final state.
 
-    A program adds up BLOCK entries of a row's (b h) states, or of its key sums. `num_prefixes`: chunks that have outputs.
+    A program adds up BLOCK entries of a row's (b h) states, or of its key sums. `num_prefixes`:
+    chunks that have outputs.
     """
     kv_blocks, sum_blocks = tl.cdiv(kv_width, BLOCK), tl.cdiv(sum_width, BLOCK)
     row = (tl.program_id(0) // (kv_blocks + sum_blocks)).to(tl.int64)
@@ -127,7 +136,8 @@ def output_kernel(q_ptr, k_ptr, v_ptr, kv_ptr, sum_ptr, y_ptr, heads, t, v_dim, 
                   eps, HAS_INITIAL: tl.constexpr, F: tl.constexpr, FEATURES: tl.constexpr, DOT: tl.constexpr, CHUNK: tl.constexpr,
                   BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_T: tl.constexpr,
                   BLOCK_N: tl.constexpr):  # fmt: skip
-    """y (b, t, h, v): BLOCK_M tokens and BLOCK_V values per program. kv and sum: the chunks' prefixes, (b h, num_chunks, FEATURES, ...)."""
+    """y (b, t, h, v): BLOCK_M tokens and BLOCK_V values per program. kv and sum: the chunks'
+    prefixes, (b h, num_chunks, FEATURES, ...)."""
     tiles = tl.cdiv(t, BLOCK_M)
     row = (tl.program_id(0) // tiles).to(tl.int64)
     batch, head = row // heads, row % heads
@@ -177,7 +187,8 @@ def output_kernel(q_ptr, k_ptr, v_ptr, kv_ptr, sum_ptr, y_ptr, heads, t, v_dim, 
 @triton.jit
 def step_kernel(q_ptr, k_ptr, v_ptr, kv_ptr, sum_ptr, y_ptr, new_kv_ptr, new_sum_ptr, heads, v_dim, q_b, q_h, k_b, k_h, v_b, v_h, eps,
                 F: tl.constexpr, FEATURES: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
-    """One token: the state is read once, updated, written to a new one, and used. A program has BLOCK_V values of one row (b h)."""
+    """One token: the state is read once, updated, written to a new one, and used. A program has
+    BLOCK_V values of one row (b h)."""
     row = tl.program_id(0).to(tl.int64)
     batch, head = row // heads, row % heads
     q_ptr += batch * q_b + head * q_h
@@ -237,9 +248,11 @@ STEP = Launcher(step_kernel, [triton.Config({"BLOCK_N": 256, "BLOCK_V": 32}, num
 def taylor_attention_triton(
     q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, k_sum: Tensor | None, eps: float, final_state: bool, config: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Shapes as in `taylor_attention` -> y, and the final state's kv and k, empty where it is not requested.
+    """Shapes as in `taylor_attention` -> y, and the final state's kv and k, empty where it is not
+    requested.
 
-    `kv`, `k_sum`: the initial state. `config`: which configuration of the kernels with products, see `Launcher`.
+    `kv`, `k_sum`: the initial state. `config`: which configuration of the kernels with products,
+    see `Launcher`.
     """
     y, final_kv, final_sum = _empty_results(q, v, final_state)
     (b, h, t, f), v_dim = q.shape, v.shape[3]
@@ -284,7 +297,8 @@ def taylor_attention_triton(
 def taylor_attention_step_triton(
     q: Tensor, k: Tensor, v: Tensor, kv: Tensor, k_sum: Tensor, eps: float, config: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Shapes as in `taylor_attention_step` -> y, and the new state's kv and k. `config`: see `Launcher`."""
+    """Shapes as in `taylor_attention_step` -> y, and the new state's kv and k. `config`: see
+    `Launcher`."""
     y, new_kv, new_sum = _empty_step_results(v, kv, k_sum)
     if y.numel() == 0:
         return y, new_kv, new_sum
@@ -313,7 +327,8 @@ def _(q: Tensor, k: Tensor, v: Tensor, kv: Tensor, k_sum: Tensor, eps: float, co
 
 
 def _empty_results(q: Tensor, v: Tensor, final_state: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """y with the heads of a token contiguous, as the following projection reads it; and the final state."""
+    """y with the heads of a token contiguous, as the following projection reads it; and the final
+    state."""
     b, h, t, v_dim = v.shape
     features = num_taylor_features(q.shape[3]) if final_state else 0
     state = v.new_empty(b, h, features, v_dim, dtype=torch.float32), v.new_empty(b, h, features, dtype=torch.float32)

@@ -1,1 +1,2 @@
-"""Linear layer + cross-entropy per token: negative log-likelihood, argmax and rank, logits never kept whole."""
+"""Linear layer + cross-entropy per token: negative log-likelihood, argmax and rank, logits never
+kept whole."""

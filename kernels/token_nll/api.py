@@ -1,7 +1,8 @@
-"""`token_nll`: NLL, argmax and rank from the last layer, without materialising tokens x vocabulary logits.
+"""`token_nll`: NLL, argmax and rank from the last layer, without materialising tokens x vocabulary
+logits.
 
-z = h W^T + b            nll = logsumexp(z) - z[y]           (nats)
-argmax = the lowest id of the largest logit        rank = number of logits larger than z[y]  (0 = best, ties share)
+z = h W^T + b            nll = logsumexp(z) - z[y]           (nats) argmax = the lowest id of the
+largest logit        rank = number of logits larger than z[y]  (0 = best, ties share)
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 def token_nll(hidden: Tensor, weight: Tensor, targets: Tensor, *, bias: Tensor | None = None, impl: Impl = "auto") -> TokenNll:
-    """NLL, argmax and rank of `targets` under the linear layer (`weight`, `bias`) applied to `hidden`. Nothing is differentiated.
+    """NLL, argmax and rank of `targets` under the linear layer (`weight`, `bias`) applied to
+    `hidden`. Nothing is differentiated.
 
-    Shapes: hidden (n, d), weight (vocab, d), bias (vocab,) or None, targets (n,) integers below vocab. Rows with a negative
-    target are skipped: their NLL is 0 and their rank -1. Logits are computed and reduced in float32 whatever the dtype of the
-    inputs (float64 where an input is, and in `reference`). A row's result depends on no other row.
-    `impl`: "reference" materialises all logits, "torch" tiles of them, "triton" none; `auto` chooses it on a GPU in half precision.
-    Raises ValueError for shapes, targets or an implementation that do not fit; on a GPU a target of at least vocab gives NaN.
+    Shapes: hidden (n, d), weight (vocab, d), bias (vocab,) or None, targets (n,) integers below
+    vocab. Rows with a negative target are skipped: their NLL is 0 and their rank -1. Logits are
+    computed and reduced in float32 whatever the dtype of the inputs (float64 where an input is, and
+    in `reference`). A row's result depends on no other row. `impl`: "reference" materialises all
+    logits, "torch" tiles of them, "triton" none; `auto` chooses it on a GPU in half precision.
+    Raises ValueError for shapes, targets or an implementation that do not fit; on a GPU a target of
+    at least vocab gives NaN.
     """
     _check(hidden, weight, targets, bias)
     mixed = None if hidden.dtype == weight.dtype else f"hidden is {hidden.dtype} and weight {weight.dtype}"
@@ -39,13 +43,14 @@ def token_nll(hidden: Tensor, weight: Tensor, targets: Tensor, *, bias: Tensor |
 
             return TokenNll(*token_nll_triton(hidden, weight, targets, bias))
         compute = torch_impl.token_nll_torch if chosen == "torch" else reference.token_nll_reference
-        asked = targets >= 0
+        has_target = targets >= 0
         nll, argmax, rank = compute(hidden, weight, targets.clamp(min=0), bias)
-        return TokenNll(torch.where(asked, nll, 0), argmax, torch.where(asked, rank, -1))
+        return TokenNll(torch.where(has_target, nll, 0), argmax, torch.where(has_target, rank, -1))
 
 
 def logits_nll(logits: Tensor, targets: Tensor) -> TokenNll:
-    """The same from logits (n, vocab) that a model computed itself; reduced in float32 a few rows at a time."""
+    """The same from logits (n, vocab) that a model computed itself; reduced in float32 a few rows
+    at a time."""
     return torch_impl.logits_nll_torch(logits, targets)
 
 

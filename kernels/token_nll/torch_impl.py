@@ -1,8 +1,9 @@
 """`token_nll` tile by tile, for CPU and CUDA.
 
-A tile is a block of rows times a block of the vocabulary, on CPU small enough to be reduced while it is in a core's
-cache. Three numbers per row are kept of it: its largest logit, its log-sum-exp relative to that, and how many of its
-logits are larger than the target's, whose logit is computed first.
+A tile is a block of rows times a block of the vocabulary, on CPU small enough to be reduced while
+it is in a core's cache. Three numbers per row are kept of it: its largest logit, its log-sum-exp
+relative to that, and how many of its logits are larger than the target's, whose logit is computed
+first.
 """
 
 from __future__ import annotations
@@ -19,21 +20,25 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ROWS, COLUMNS = 512, 1024
-"""A thread's part of a tile on CPU: 2 MB of float32. The order of sums depends on the columns alone, not on rows or threads."""
+"""A thread's part of a tile on CPU: 2 MB of float32. The order of sums depends on the columns
+alone, not on rows or threads."""
 
 CUDA_LOGITS = 1 << 26
 """Logits of a tile on a GPU, where a tile has whole rows: 256 MB of float32."""
 
 _LEAST_ROWS = 64
-"""BLAS libraries use other algorithms, with other rounding, for products of few rows: rows are padded to this number."""
+"""BLAS libraries use other algorithms, with other rounding, for products of few rows: rows are
+padded to this number."""
 
 
 @torch.no_grad()
 def token_nll_torch(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None) -> TokenNll:
-    """Shapes as in `token_nll`. In float64 where an input is. A row's result does not depend on the other rows."""
+    """Shapes as in `token_nll`. In float64 where an input is. A row's result does not depend on the
+    other rows."""
     precision = _precision(hidden.dtype, weight.dtype)
     operands = hidden.dtype if _multiplies_halves(hidden, weight) else precision
-    # Half-precision operands are widened, or their products are float32: logits rounded to bf16 change NLLs by 0.015 and flip argmaxes.
+    # Half-precision operands are widened, or their products are float32: logits rounded to bf16
+    # change NLLs by 0.015 and flip argmaxes.
     wide_hidden = _padded(hidden.to(operands).contiguous())
     tally = _Tally(_padded(targets.long()), weight.shape[0], precision)
     if len(tally.columns) > 1:
@@ -96,11 +101,13 @@ class _Tally:
         scratch = _as_tile(self._scratch, rows, columns)
         # As floats: a count of booleans takes several times longer.
         torch.sum(torch.gt(logits, target, out=scratch), 1, out=self.num_ahead[number, rows])
-        # The largest log-probability is minus the log of the sum relative to the maximum: one pass, without slow denormal exponentials.
+        # The largest log-probability is minus the log of the sum relative to the maximum: one pass,
+        # without slow denormal exponentials.
         torch.amax(torch.log_softmax(logits, 1, out=scratch), 1, out=self.log_sum[number, rows]).neg_()
 
     def _settle_targets(self, rows: slice, columns: slice, logits: Tensor) -> None:
-        """Overwrites the targets' logits in the tile with those that are compared with, equal to the last bit."""
+        """Overwrites the targets' logits in the tile with those that are compared with, equal to
+        the last bit."""
         if len(self.columns) == 1:
             self.target_logits[rows] = logits.gather(1, self.targets[rows, None])[:, 0]
             return
@@ -109,7 +116,8 @@ class _Tally:
         logits[within, place[within]] = self.target_logits[rows][within]
 
     def _keep_argmax(self, rows: slice, columns: slice, logits: Tensor, largest: Tensor) -> None:
-        """Finds the index of the largest logit in rows where it is larger than in all earlier blocks: few, after the first."""
+        """Finds the index of the largest logit in rows where it is larger than in all earlier
+        blocks: few, after the first."""
         if len(self.columns) == 1:
             self.argmax[rows] = _first_place(logits, largest)
             return
@@ -122,7 +130,8 @@ class _Tally:
 
     def result(self, num_rows: int) -> TokenNll:
         """Of the first `num_rows` rows."""
-        # Relative to the target's logit the NLL is a log-sum-exp and never a difference of two large numbers. In float64,
+        # Relative to the target's logit the NLL is a log-sum-exp and never a difference of two
+        # large numbers. In float64,
         # because torch may round the last few of many exponentials differently from the first.
         ahead = (self.largest.double() - self.target_logits) + self.log_sum
         ahead = torch.where(self.largest.isneginf(), -math.inf, ahead)
@@ -141,7 +150,8 @@ def _first_place(rows: Tensor, largest: Tensor) -> Tensor:
 
 
 def _fill_target_logits(tally: _Tally, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    """The targets' logits, computed first, on the diagonal of small products that round as the large ones do."""
+    """The targets' logits, computed first, on the diagonal of small products that round as the
+    large ones do."""
     for rows in _pieces(len(hidden), _LEAST_ROWS):
         chosen = tally.targets[rows]
         square = tally.target_logits.new_empty(len(chosen), len(chosen))
@@ -163,7 +173,8 @@ def _multiply(hidden: Tensor, weight: Tensor, offset: Tensor | None, *, out: Ten
 
 
 def _multiplies_halves(hidden: Tensor, weight: Tensor) -> bool:
-    """Whether products of half-precision operands are available in float32: on GPUs, from torch 2.8."""
+    """Whether products of half-precision operands are available in float32: on GPUs, from torch
+    2.8."""
     halves = hidden.dtype == weight.dtype and hidden.dtype in (torch.bfloat16, torch.float16)
     return halves and hidden.is_cuda and hasattr(torch.ops.aten.mm, "dtype_out")
 

@@ -1,11 +1,13 @@
-"""`token_nll` on a GPU: a matrix product whose tiles are reduced as they are computed, so that logits are never written to memory.
+"""`token_nll` on a GPU: a matrix product whose tiles are reduced as they are computed, so that
+logits are never written to memory.
 
-Three kernels. The first computes the targets' logits, from rows of W gathered by target, on the diagonal of small products. The
-second multiplies tile by tile and writes four numbers per row and tile: its largest logit, the sum of exponentials relative to
-it, the index of the largest, and how many are larger than the target's. The third combines the tiles of a row.
+Three kernels. The first computes the targets' logits, from rows of W gathered by target, on the
+diagonal of small products. The second multiplies tile by tile and writes four numbers per row and
+tile: its largest logit, the sum of exponentials relative to it, the index of the largest, and how
+many are larger than the target's. The third combines the tiles of a row.
 
-Both products add along d in the same order, so equal rows of W give equal logits in any tile. A row's result
-depends on no other row. There are no atomic additions: results are deterministic.
+Both products add along d in the same order, so equal rows of W give equal logits in any tile. A
+row's result depends on no other row. There are no atomic additions: results are deterministic.
 """
 
 from __future__ import annotations
@@ -18,18 +20,21 @@ from torch import Tensor
 from recallkit.kernels.launch import Launcher, operand_type
 
 COLUMNS = 128
-"""Vocabulary entries per tile in half precision, in every configuration: the number of tiles is known before one is chosen.
-With 256, registers spill, and a multiprocessor has no room for a second program, whose products would hide the reductions."""
+"""Vocabulary entries per tile in half precision, in every configuration: the number of tiles is
+known before one is chosen. With 256, registers spill, and a multiprocessor has no room for a second
+program, whose products would hide the reductions."""
 FLOAT_COLUMNS = 64
 """The same in float32, whose products take more registers."""
 MOST_PARTS = 1 << 24
-"""Tiles times rows whose four numbers are in memory at once: 256 MB. More rows are processed in several parts."""
+"""Tiles times rows whose four numbers are in memory at once: 256 MB. More rows are processed in
+several parts."""
 
 
 @triton.jit
 def _product(hidden_ptr, weight_ptr, rows, columns, n, num_columns, d, hidden_stride, weight_stride,
              DOT: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
-    """hidden[rows] W[columns]^T in float32 (BLOCK_M, BLOCK_N); `num_columns`: entries beyond it are read as zero."""
+    """hidden[rows] W[columns]^T in float32 (BLOCK_M, BLOCK_N); `num_columns`: entries beyond it are
+    read as zero."""
     inner = tl.arange(0, BLOCK_K)
     left = hidden_ptr + rows.to(tl.int64)[:, None] * hidden_stride + inner[None, :]
     right = weight_ptr + columns.to(tl.int64)[None, :] * weight_stride + inner[:, None]
@@ -70,7 +75,8 @@ def target_logits_kernel(hidden_ptr, weight_ptr, bias_ptr, targets_ptr, target_l
 def tile_kernel(hidden_ptr, weight_ptr, bias_ptr, targets_ptr, target_logits_ptr, largest_ptr, sum_ptr, argmax_ptr, ahead_ptr,
                 n, vocab, d, hidden_stride, weight_stride, HAS_BIAS: tl.constexpr, DOT: tl.constexpr, EVEN: tl.constexpr,
                 BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr):  # fmt: skip
-    """One tile of logits, reduced: largest, sum, argmax, ahead are (tiles, n). Neighbouring programs share rows of W in the cache."""
+    """One tile of logits, reduced: largest, sum, argmax, ahead are (tiles, n). Neighbouring
+    programs share rows of W in the cache."""
     num_row_tiles, num_tiles = tl.cdiv(n, BLOCK_M), tl.cdiv(vocab, BLOCK_N)
     group = tl.program_id(0) // (GROUP * num_tiles)
     height = min(num_row_tiles - group * GROUP, GROUP)
@@ -88,7 +94,8 @@ def tile_kernel(hidden_ptr, weight_ptr, bias_ptr, targets_ptr, target_logits_ptr
     target_logits = tl.load(target_logits_ptr + rows, mask=rows < n, other=0.0)
     # Use the target's logit that others are compared with, equal to the last bit.
     logits = tl.where(columns[None, :] == targets[:, None], target_logits[:, None], logits)
-    # The index is found afterwards: a maximum of pairs of logit and index needs more registers than there are.
+    # The index is found afterwards: a maximum of pairs of logit and index needs more registers than
+    # there are.
     largest = tl.max(logits, axis=1)
     first = tl.min(tl.where(logits == largest[:, None], tl.arange(0, BLOCK_N)[None, :], BLOCK_N), axis=1)
     finite = tl.where(largest == -float("inf"), 0.0, largest)
@@ -104,7 +111,8 @@ def tile_kernel(hidden_ptr, weight_ptr, bias_ptr, targets_ptr, target_logits_ptr
 @triton.jit
 def combine_kernel(largest_ptr, sum_ptr, argmax_ptr, ahead_ptr, targets_ptr, target_logits_ptr, nll_ptr, best_ptr, rank_ptr,
                    n, vocab, num_tiles, BLOCK: tl.constexpr):  # fmt: skip
-    """Combines the tiles of rows. Relative to the target's logit, the NLL is a log-sum-exp and not a difference of large numbers."""
+    """Combines the tiles of rows. Relative to the target's logit, the NLL is a log-sum-exp and not
+    a difference of large numbers."""
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     within = rows < n
     targets = tl.load(targets_ptr + rows, mask=within, other=0)
@@ -152,7 +160,8 @@ COMBINE = Launcher(combine_kernel, [triton.Config({"BLOCK": 128}, num_warps=4)],
 def token_nll_triton(
     hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, config: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Shapes as in `token_nll` -> nll, argmax, rank. `config`: which configuration of the tiles, see `Launcher`."""
+    """Shapes as in `token_nll` -> nll, argmax, rank. `config`: which configuration of the tiles,
+    see `Launcher`."""
     hidden, weight = (x if x.stride(1) == 1 else x.contiguous() for x in (hidden, weight))
     targets = targets.long().contiguous()
     bias = None if bias is None else bias.contiguous()

@@ -1,8 +1,11 @@
-"""`window_attention` and `window_attention_step`: softmax attention to the latest `window` keys, including the query's own.
+"""`window_attention` and `window_attention_step`: softmax attention to the latest `window` keys,
+including the query's own.
 
-y[i] = sum_{j in S(i)} softmax_j(q[i] . k[j] / sqrt(k)) v[j],   S(i) = {max(0, i - window + 1), ..., i}
+y[i] = sum_{j in S(i)} softmax_j(q[i] . k[j] / sqrt(k)) v[j],   S(i) = {max(0, i - window + 1), ...,
+i}
 
-(Longformer, arXiv 2004.05150, section 3.1, made causal; Based, arXiv 2402.18668, section 4.2, with windows of 64 and 128.)
+(Longformer, arXiv 2004.05150, section 3.1, made causal; Based, arXiv 2402.18668, section 4.2, with
+windows of 64 and 128.)
 """
 
 from __future__ import annotations
@@ -21,12 +24,14 @@ if TYPE_CHECKING:
 
 
 def window_attention(q: Tensor, k: Tensor, v: Tensor, window: int, *, impl: Impl = "auto") -> Tensor:
-    """Attention of a whole text from its first token on: q, k, v (b, h, t, k), q and k already rotated -> y (b, h, t, k).
+    """Attention of a whole text from its first token on: q, k, v (b, h, t, k), q and k already
+    rotated -> y (b, h, t, k).
 
-    All of one dtype, which is the result's; sums are in float32 or wider. Costs 2 window t pairs. `impl`: "reference" computes
-    query by query, "torch" blocks of tokens, differentiable; "triton" is flex_attention through `masked_attention`, compiled for
-    CUDA only: it cannot be interpreted, so on CPU it raises. Where the window covers the text, `auto` takes "torch".
-    Raises ValueError for shapes, types or an implementation that do not fit.
+    All of one dtype, which is the result's; sums are in float32 or wider. Costs 2 window t pairs.
+    `impl`: "reference" computes query by query, "torch" blocks of tokens, differentiable; "triton"
+    is flex_attention through `masked_attention`, compiled for CUDA only: it cannot be interpreted,
+    so on CPU it raises. Where the window covers the text, `auto` takes "torch". Raises ValueError
+    for shapes, types or an implementation that do not fit.
     """
     check_alike(4, q=q, k=k, v=v)
     _check_window(window)
@@ -50,16 +55,20 @@ def window_attention_step(
     inplace: bool = False,
     impl: Impl = "auto",
 ) -> tuple[Tensor, WindowState]:
-    """The next token of each row: q, k, v (b, h, k), not rotated yet -> its output y (b, h, k) and the new state.
+    """The next token of each row: q, k, v (b, h, k), not rotated yet -> its output y (b, h, k) and
+    the new state.
 
-    q and k are rotated by the row's position, state.seen: entries i and i + rope_width/2 by the angle
-    position * rope_base^(-2 i / rope_width) (RoFormer, arXiv 2104.09864, equation 15), exact at any position; entries from
-    `rope_width` on are not rotated. The new key and value replace the oldest. Rows may have read different numbers of tokens.
+    q and k are rotated by the row's position, state.seen: entries i and i + rope_width/2 by the
+    angle position * rope_base^(-2 i / rope_width) (RoFormer, arXiv 2104.09864, equation 15), exact
+    at any position; entries from `rope_width` on are not rotated. The new key and value replace the
+    oldest. Rows may have read different numbers of tokens.
 
-    q, k, v and the rings and y have one dtype; angles are computed in float64, everything else in float32 or wider. The given state
-    is unchanged; with `inplace` its rings are overwritten and returned with a new `seen`. Rows are independent.
-    `impl`: "reference" computes row by row, "torch" is differentiable (not in place), "triton" is one launch that reads and, without
-    `inplace`, writes the rings. Raises ValueError for shapes, types or an implementation that do not fit.
+    q, k, v and the rings and y have one dtype; angles are computed in float64, everything else in
+    float32 or wider. The given state is unchanged; with `inplace` its rings are overwritten and
+    returned with a new `seen`. Rows are independent. `impl`: "reference" computes row by row,
+    "torch" is differentiable (not in place), "triton" is one launch that reads and, without
+    `inplace`, writes the rings. Raises ValueError for shapes, types or an implementation that do
+    not fit.
     """
     _check_step(q, k, v, state, rope_width, inplace=inplace)
     chosen = choose("window_attention_step", impl, q, k, v, *state)

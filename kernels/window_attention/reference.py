@@ -1,4 +1,5 @@
-"""Window attention as the formula is written, query by query, in the precision of its inputs: the oracle."""
+"""Window attention as the formula is written, query by query, in the precision of its inputs: the
+oracle."""
 
 from __future__ import annotations
 

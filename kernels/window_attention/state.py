@@ -1,6 +1,8 @@
-"""Rings of the latest keys or values, which position is in which slot and how further ones are written; rotation by positions.
+"""Rings of the latest keys or values, which position is in which slot and how further ones are
+written; rotation by positions.
 
-With a window of 4 a row that has read 6 tokens has positions 4, 5, 2, 3 in slots 0 to 3: the next one, 6, overwrites slot 2.
+With a window of 4 a row that has read 6 tokens has positions 4, 5, 2, 3 in slots 0 to 3: the next
+one, 6, overwrites slot 2.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class WindowState(NamedTuple):
-    """The latest keys and values of each row in rings: the token at position p is in slot p % window.
+    """The latest keys and values of each row in rings: the token at position p is in slot p %
+    window.
 
     A slot that no token has reached yet may contain any finite numbers.
     """
@@ -31,13 +34,15 @@ def empty_window(b: int, h: int, window: int, k: int, *, like: Tensor) -> Window
 
 
 def positions_in_ring(seen: Tensor, window: int) -> Tensor:
-    """seen (b,) -> (b, window): the position of each slot's token, the latest p < seen with p % window = slot; negative for none."""
+    """seen (b,) -> (b, window): the position of each slot's token, the latest p < seen with p %
+    window = slot; negative for none."""
     last = seen[:, None] - 1
     return last - (last - torch.arange(window, device=seen.device)).remainder(window)
 
 
 def written_ring(ring: Tensor, x: Tensor, seen: Tensor, *, inplace: bool = False) -> Tensor:
-    """ring (b, h, window, k) with the last of x (b, h, t, k), the entries at positions seen, ..., seen + t - 1, in their slots.
+    """ring (b, h, window, k) with the last of x (b, h, t, k), the entries at positions seen, ...,
+    seen + t - 1, in their slots.
 
     A new ring, except with `inplace`.
     """
@@ -56,11 +61,13 @@ def written_ring(ring: Tensor, x: Tensor, seen: Tensor, *, inplace: bool = False
 
 
 def rotate(x: Tensor, positions: Tensor, *, base: float = 10000.0, width: int) -> Tensor:
-    """x: (b, h, t, k), positions: (t,) or (b, t) -> x with the first `width` entries of every head rotated, in the type of `x`.
+    """x: (b, h, t, k), positions: (t,) or (b, t) -> x with the first `width` entries of every head
+    rotated, in the type of `x`.
 
-    Half-split, as in Llama, GPT-NeoX and FlashAttention: entry i is paired with entry i + width/2 and the pair is rotated by
-    position * base^(-2 i / width) (RoFormer, arXiv 2104.09864, equation 15). Other entries are unchanged.
-    Angles are computed in float64: in float32 they would be off by 1e-2 at position 1e5.
+    Half-split, as in Llama, GPT-NeoX and FlashAttention: entry i is paired with entry i + width/2
+    and the pair is rotated by position * base^(-2 i / width) (RoFormer, arXiv 2104.09864, equation
+    15). Other entries are unchanged. Angles are computed in float64: in float32 they would be off
+    by 1e-2 at position 1e5.
     """
     if width == 0:
         return x
@@ -76,6 +83,7 @@ def rotate(x: Tensor, positions: Tensor, *, base: float = 10000.0, width: int) -
 
 
 def frequencies(base: float, width: int, device: torch.device) -> Tensor:
-    """Radians per position by which each of width / 2 pairs is rotated, the fastest first; float64."""
+    """Radians per position by which each of width / 2 pairs is rotated, the fastest first;
+    float64."""
     half = width // 2
     return base ** (-torch.arange(half, dtype=torch.float64, device=device) / half)

@@ -1,4 +1,5 @@
-"""Window attention in PyTorch: blocks of tokens for a whole text, a masked ring for a step. For CPU, and for gradients."""
+"""Window attention in PyTorch: blocks of tokens for a whole text, a masked ring for a step. For
+CPU, and for gradients."""
 
 from __future__ import annotations
 
@@ -33,9 +34,11 @@ def window_attention_torch(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tens
 def attend_in_blocks(
     q: Tensor, k: Tensor, v: Tensor, width: int, sees: Callable[[Tensor, Tensor], Tensor], *, previous: bool = True
 ) -> Tensor:
-    """Attention where a query sees no key before its block of `width` tokens, or before the previous one; all (b, h, t, k).
+    """Attention where a query sees no key before its block of `width` tokens, or before the
+    previous one; all (b, h, t, k).
 
-    `sees`: which keys a query sees, by int64 positions that broadcast -> bool. Costs 2 t width pairs instead of t^2.
+    `sees`: which keys a query sees, by int64 positions that broadcast -> bool. Costs 2 t width
+    pairs instead of t^2.
     """
     batch, heads, t, _ = q.shape
     num = -(-t // width)
@@ -65,6 +68,7 @@ def step_torch(
 
 
 def _in_blocks(x: Tensor, num: int, width: int) -> Tensor:
-    """(b, h, t, k) -> (num, b h, width, k), zeros after the end; blocks first, so that rows and heads share each block's mask."""
+    """(b, h, t, k) -> (num, b h, width, k), zeros after the end; blocks first, so that rows and
+    heads share each block's mask."""
     padded = F.pad(x, (0, 0, 0, num * width - x.shape[2]))
     return padded.reshape(-1, num, width, x.shape[3]).transpose(0, 1)

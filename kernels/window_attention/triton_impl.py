@@ -1,8 +1,10 @@
-"""Window attention on a GPU: FlexAttention for a whole text, and one launch of our own for the next token of each row.
+"""Window attention on a GPU: FlexAttention for a whole text, and one launch of our own for the next
+token of each row.
 
-A program of the step has one head of one row: it rotates q and k, reads the ring, puts the new key and value in their slot, attends,
-and writes the slot, or a whole new ring. It multiplies without the matrix unit, which one query cannot fill: the time is
-that of reading 2 window k elements. All loads are issued before anything is computed, and their addresses depend only on the program.
+A program of the step has one head of one row: it rotates q and k, reads the ring, puts the new key
+and value in their slot, attends, and writes the slot, or a whole new ring. It multiplies without
+the matrix unit, which one query cannot fill: the time is that of reading 2 window k elements. All
+loads are issued before anything is computed, and their addresses depend only on the program.
 """
 
 from __future__ import annotations
@@ -31,10 +33,12 @@ def _sees(queries: Tensor, keys: Tensor, window: Tensor | int) -> Tensor:
 
 @triton.jit
 def _cos_sin(phases):
-    """Cosine and sine in float32 of angles in units of 2^-64 of a turn, int64: integer overflow drops whole turns and nothing else.
+    """Cosine and sine in float32 of angles in units of 2^-64 of a turn, int64: integer overflow
+    drops whole turns and nothing else.
 
-    The nearest quarter of a turn is also subtracted. The rest, at most pi/4 in magnitude, has Taylor series whose next terms are
-    below 2e-9; CUDA's own functions would include their path for large angles, which spills registers.
+    The nearest quarter of a turn is also subtracted. The rest, at most pi/4 in magnitude, has
+    Taylor series whose next terms are below 2e-9; CUDA's own functions would include their path for
+    large angles, which spills registers.
     """
     quarter: tl.constexpr = 1 << 62
     rounded = phases + quarter // 2
@@ -68,7 +72,8 @@ def _turned(x, partner, features, cos, sin, HALF: tl.constexpr):
 @triton.jit
 def _absorb(keys, values, places, mask, slots, new_keys_ptr, new_values_ptr, q, key, value, slot, position, largest, total, acc,
             WINDOW: tl.constexpr, INPLACE: tl.constexpr):  # fmt: skip
-    """A tile of the rings with the new entries in their slot, written where rings are new, and added to the running softmax."""
+    """A tile of the rings with the new entries in their slot, written where rings are new, and
+    added to the running softmax."""
     is_new = (slots == slot)[:, None]
     keys, values = tl.where(is_new, key[None, :], keys), tl.where(is_new, value[None, :], values)
     if not INPLACE:
@@ -89,13 +94,15 @@ def step_kernel(q_ptr, k_ptr, v_ptr, keys_ptr, values_ptr, seen_ptr, turns_ptr, 
                 num_heads, q_row, q_head, k_row, k_head, v_row, v_head, scale, WINDOW: tl.constexpr, WIDTH: tl.constexpr,
                 HALF: tl.constexpr, INPLACE: tl.constexpr, BLOCK_K: tl.constexpr, MOST_SLOTS: tl.constexpr, TILE: tl.constexpr,
                 ):  # fmt: skip
-    """One head of one row. `turns_ptr`: see `_turns`, (HALF,); INPLACE: new rings are the old ones."""
+    """One head of one row. `turns_ptr`: see `_turns`, (HALF,); INPLACE: new rings are the old
+    ones."""
     block: tl.constexpr = min(MOST_SLOTS, max(1, TILE // BLOCK_K))
     program = tl.program_id(0)
     features, first_slots = tl.arange(0, BLOCK_K), tl.arange(0, block)
     within = features < WIDTH
     ring = program.to(tl.int64) * (WINDOW * WIDTH)
-    # Loads are issued before anything is computed, the rings first. Volatile: else the compiler moves loads to where they are used, and
+    # Loads are issued before anything is computed, the rings first. Volatile: else the compiler
+    # moves loads to where they are used, and
     # a program would wait for three memory latencies, which dominate the time, instead of one.
     first_places = ring + first_slots[:, None] * WIDTH + features[None, :]
     first_mask = (first_slots < WINDOW)[:, None] & within[None, :]
@@ -134,7 +141,8 @@ def step_kernel(q_ptr, k_ptr, v_ptr, keys_ptr, values_ptr, seen_ptr, turns_ptr, 
         )  # fmt: skip
     tl.store(y_ptr + program.to(tl.int64) * WIDTH + features, (acc / total).to(y_ptr.dtype.element_ty), mask=within)
     if INPLACE:
-        # The tiles took the new entries from registers: it does not matter when the slot itself changes.
+        # The tiles took the new entries from registers: it does not matter when the slot itself
+        # changes.
         tl.store(new_keys_ptr + ring + slot * WIDTH + features, key, mask=within)
         tl.store(new_values_ptr + ring + slot * WIDTH + features, value, mask=within)
     tl.store(new_seen_ptr + row, position + 1, mask=head == 0)
@@ -146,7 +154,8 @@ def _config(tile: int, warps: int) -> triton.Config:
 
 _KEY = ("WINDOW", "WIDTH", "INPLACE")
 HALF_STEP = Launcher(step_kernel, [_config(4096, 2), _config(8192, 4)], _KEY)
-"""TILE: elements of a ring that a program processes at once; a window of 64 with heads of 64 is one tile."""
+"""TILE: elements of a ring that a program processes at once; a window of 64 with heads of 64 is one
+tile."""
 FLOAT_STEP = Launcher(step_kernel, [_config(4096, 4), _config(4096, 8)], _KEY)
 
 
@@ -173,7 +182,8 @@ def window_attention_step_new(
     rope_width: int,
     config: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Shapes as in `window_attention_step` -> y, new rings and a new `seen`. `config`: see `Launcher`."""
+    """Shapes as in `window_attention_step` -> y, new rings and a new `seen`. `config`: see
+    `Launcher`."""
     keys, values = keys.contiguous(), values.contiguous()
     y, new_seen = _empty_results(q, seen)
     new_keys, new_values = torch.empty_like(keys), torch.empty_like(values)
@@ -201,7 +211,8 @@ def window_attention_step_inplace(
     rope_width: int,
     config: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """As `window_attention_step_new`, but the contiguous rings are overwritten: -> y and a new `seen`, as other heads read the old one."""
+    """As `window_attention_step_new`, but the contiguous rings are overwritten: -> y and a new
+    `seen`, as other heads read the old one."""
     y, new_seen = _empty_results(q, seen)
     _launch(q, k, v, (keys, values, seen), (y, keys, values, new_seen), rope_base, rope_width, config)
     return y, new_seen
@@ -235,10 +246,12 @@ def _launch(
 
 @functools.lru_cache(maxsize=64)
 def _turns(base: float, width: int, device: torch.device) -> Tensor:
-    """The rotation of each pair per position in units of 2^-64 of a turn: int64 (width / 2,), with a relative error of 2^-53.
+    """The rotation of each pair per position in units of 2^-64 of a turn: int64 (width / 2,), with
+    a relative error of 2^-53.
 
-    Its product with a position in 64 bits is the angle up to whole turns; in a float, a position of 1e5 would amplify the error of
-    its last bits. Computed once: the first step, which compiles the kernel, is never inside a CUDA graph.
+    Its product with a position in 64 bits is the angle up to whole turns; in a float, a position of
+    1e5 would amplify the error of its last bits. Computed once: the first step, which compiles the
+    kernel, is never inside a CUDA graph.
     """
     turns = (frequencies(base, width, torch.device("cpu")) / (2 * math.pi)).tolist()
     parts = [int(turn * 2**64) % 2**64 for turn in turns]

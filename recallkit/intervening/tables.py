@@ -138,7 +138,7 @@ def make_tables(
     sampled: pl.DataFrame,
     measures: Mapping[str, np.ndarray],
     text: Sums,
-    vocab_size: int | None = None,
+    vocab_size: int,
 ) -> InterveneTables:
     """The tables of m models (`names`, the reference first) from n `sampled` tokens, in any order.
 
@@ -228,7 +228,7 @@ def _retained(
     sums: TableSums,
     every: TableSums,
     names: Sequence[str],
-    vocab_size: int | None,
+    vocab_size: int,
 ) -> pl.DataFrame:
     """What each model retains of the reference's causal recall in each slice, and what part of its
     gap that is."""
@@ -257,7 +257,7 @@ def _retained(
     return pl.concat(frames)
 
 
-def _whole_gaps(every: TableSums, names: Sequence[str], vocab_size: int | None) -> list[WholeGap]:
+def _whole_gaps(every: TableSums, names: Sequence[str], vocab_size: int) -> list[WholeGap]:
     """The gaps of all tokens between the models and the first one, from `every`, of one row."""
     gaps = {model: ratio(every.gap(model), every["tokens"]) for model in range(1, len(names))}
     judged = []
