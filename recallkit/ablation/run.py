@@ -157,7 +157,7 @@ class _Work:
             sets = [Ablation.parse(f"{name}:{question.by}") for name in names]
             rows = self._losses(sets).mixers
             path.append(sets[rows["gain_lost"].arg_min() or 0])
-            removed = path[-1].named
+            removed = path[-1].names
             if rows["retained"].null_count():
                 break
         return self._losses(path, mixers)
@@ -191,7 +191,7 @@ class _Work:
         `candidates`: the mixers of a budget."""
         spec, question, slices = self.spec, self.question, self.tokens.path.parent
         models = [spec]
-        models += [spec if one.named == (NONE,) else spec.ablated(one) for one in sets]
+        models += [spec if one.names == (NONE,) else spec.ablated(one) for one in sets]
         plans = plan_scores(list(dict.fromkeys(models)), slices, self.options)
         for plan in one_after_another(plans):
             plan.run()

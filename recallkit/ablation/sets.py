@@ -76,9 +76,9 @@ def describe(
         parts += [f"{mixer.key}.h{head}" for head in range(first, last + 1)] or [mixer.key]
     kinds = dict.fromkeys(mixer.kind for mixer in mixers)
     layers = {mixer.layer for mixer in mixers}
-    left = [mixer for mixer in candidates if mixer.name not in ablation.named]
+    left = [mixer for mixer in candidates if mixer.name not in ablation.names]
     return AblatedSet(
-        mixers="+".join(ablation.named),
+        mixers="+".join(ablation.names),
         kind="+".join(kinds),
         layer=layers.pop() if len(layers) == 1 else None,
         parts=" ".join(parts),
@@ -136,7 +136,7 @@ def groups_of_heads(
 
 def halves(group: Ablation) -> list[Ablation]:
     """`2.h0-2` -> `2.h0-1`, `2.h2`; none of a single head."""
-    [(mixer, first, last)] = filter(None, map(heads_of, group.named))
+    [(mixer, first, last)] = filter(None, map(heads_of, group.names))
     if first == last:
         return []
     middle = (first + last) // 2

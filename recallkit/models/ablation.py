@@ -1,7 +1,9 @@
-"""Ablated models: the mixers of a loaded model are found, and their outputs replaced by zero or by their mean over a text.
+"""Ablated models: the mixers of a loaded model are found, and their outputs replaced by zero or by
+their mean over a text.
 
-A mixer is what moves something from one token to another: attention, a convolution, a recurrence. Only its output is replaced: the residual
-stream, the MLPs and every state stay, so that an ablated model is scored, carried and continued as the model itself.
+A mixer is what moves something from one token to another: attention, a convolution, a recurrence.
+Only its output is replaced: the residual stream, the MLPs and every state stay, so that an ablated
+model is scored, carried and continued as the model itself.
 """
 
 from __future__ import annotations
@@ -38,43 +40,49 @@ SYNTAX = "layers, heads or kinds joined with +, such as ablate=1+3, ablate=atten
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """Which mixers are replaced, by what. `named`: layers (`3`), kinds (`attention`), one of several in a layer (`3.attention`), heads.
+    """Which mixers are replaced, by what. `names`: layers (`3`), kinds (`attention`), one of
+    several in a layer (`3.attention`), heads.
 
-    Heads are those from the first to the last of one mixer, counted from 0: `3.h5`, `3.h4-7`, `3.attention.h0`. They are replaced by zero.
+    Heads are those from the first to the last of one mixer, counted from 0: `3.h5`, `3.h4-7`,
+    `3.attention.h0`. They are replaced by zero.
     """
 
-    named: tuple[str, ...]
+    names: tuple[str, ...]
     by: By = "zero"
 
     @classmethod
     def parse(cls, text: str) -> Ablation:
-        """The ablation that `1+3`, `attention`, `3.mamba:mean` or `none` means, in one order. Raises UsageError for anything else."""
+        """The ablation that `1+3`, `attention`, `3.mamba:mean` or `none` means, in one order.
+        Raises UsageError for anything else."""
         names, _, by = text.partition(":")
-        named = names.split("+")
-        wrong = (NONE in named and len(named) > 1) or (by or "zero") not in get_args(By)
-        if wrong or not all(map(_NAMED.fullmatch, named)) or (by == "mean" and any(map(heads_of, named))):
+        names_ = names.split("+")
+        wrong = (NONE in names_ and len(names_) > 1) or (by or "zero") not in get_args(By)
+        if wrong or not all(map(_NAMED.fullmatch, names_)) or (by == "mean" and any(map(heads_of, names_))):
             raise UsageError("no mixers", where=f"ablate={text}", remedy=f"give {SYNTAX}")
-        return cls(tuple(sorted(dict.fromkeys(named), key=_in_order)), "mean" if by == "mean" else "zero")
+        return cls(
+            tuple(sorted(dict.fromkeys(names_), key=_in_order)),
+            "mean" if by == "mean" else "zero",
+        )
 
     def __str__(self) -> str:
         """As it is typed."""
-        return "+".join(self.named) + (":mean" if self.by == "mean" else "")
+        return "+".join(self.names) + (":mean" if self.by == "mean" else "")
 
     @property
     def needs_means(self) -> bool:
         """Whether it needs the means of the mixers' outputs."""
-        return self.by == "mean" and self.named != (NONE,)
+        return self.by == "mean" and self.names != (NONE,)
 
     @property
     def shown(self) -> str:
         """What the names of ablated models end in."""
-        return f"{'with the mean of' if self.by == 'mean' else 'without'} {'+'.join(self.named)}"
+        return f"{'with the mean of' if self.by == 'mean' else 'without'} {'+'.join(self.names)}"
 
 
 def heads_of(name: str) -> tuple[str, int, int] | None:
     """The mixer, the first and the last head that a name means; None of whole mixers."""
-    found = _HEADS.fullmatch(name)
-    return None if found is None else (found[1], int(found[2]), int(found[3] or found[2]))
+    match = _HEADS.fullmatch(name)
+    return None if match is None else (match[1], int(match[2]), int(match[3] or match[2]))
 
 
 def _in_order(name: str) -> tuple[bool, int, str]:
@@ -82,7 +90,7 @@ def _in_order(name: str) -> tuple[bool, int, str]:
     return (not layer.isdecimal(), int(layer) if layer.isdecimal() else 0, name)
 
 
-# ---------------------------------------------------------------------------------------------------- replacing outputs
+# -------------------------------------------------------------------------------- replacing outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,8 @@ class PlacedMixer:
     module: nn.Module | None
     """None where only its place matters."""
     block: Any = None
-    """The block of a `LanguageModel` whose `mixer` it is; None where the module is only ever called."""
+    """The block of a `LanguageModel` whose `mixer` it is; None where the module is only ever
+    called."""
     num_heads: int | None = None
     """How many heads it has whose outputs one layer joins; None where there are none."""
     heads: tuple[int, int] | None = None
@@ -119,58 +128,87 @@ class PlacedMixer:
         return self if name in (str(self.layer), self.kind, self.key) else None
 
     def change(self, change: Change) -> Callable[[], None]:
-        """Passes every output, or those of its `heads` before they are joined, through `change` from now on; returns what ends it."""
+        """Passes every output, or those of its `heads` before they are joined, through `change`
+        from now on; returns what ends it."""
         assert self.module is not None, "a mixer of a loaded model"
         if self.heads is not None:
-            found, (first, last) = _joining(self.module), self.heads
-            assert found is not None, "a mixer with heads"
-            joining, number = found
-            return joining.register_forward_pre_hook(lambda _, inputs: (_changed_heads(inputs[0], number, first, last, change),)).remove
+            joint, (first, last) = _joining(self.module), self.heads
+            assert joint is not None, "a mixer with heads"
+            joining, number = joint
+            return joining.register_forward_pre_hook(
+                lambda _, inputs: (_changed_heads(inputs[0], number, first, last, change),),
+            ).remove
         if self.block is None:
-            return self.module.register_forward_hook(lambda module, inputs, output: _changed(output, change)).remove
+            return self.module.register_forward_hook(
+                lambda module, inputs, output: _changed(output, change),
+            ).remove
         before, self.block.change = self.block.change, change
         return lambda: setattr(self.block, "change", before)
 
 
 def _changed(output: Any, change: Change) -> Any:
-    """The output of a module: a tensor, or a tuple that begins with one and goes on with weights or states."""
+    """The output of a module: a tensor, or a tuple that begins with one and goes on with weights or
+    states."""
     return (change(output[0]), *output[1:]) if isinstance(output, tuple) else change(output)
 
 
 def _changed_heads(joined: Tensor, number: int, first: int, last: int, change: Change) -> Tensor:
-    """The outputs of all heads side by side (..., number * width), those from `first` to `last` changed."""
+    """The outputs of all heads side by side (..., number * width), those from `first` to `last`
+    changed."""
     width = joined.shape[-1] // number
     changed = joined.clone()
-    changed[..., first * width : (last + 1) * width] = change(joined[..., first * width : (last + 1) * width])
+    changed[..., first * width : (last + 1) * width] = change(
+        joined[..., first * width : (last + 1) * width],
+    )
     return changed
 
 
-def choose_mixers(mixers: Sequence[PlacedMixer], ablation: Ablation, where: str) -> list[PlacedMixer]:
-    """Those of a model's mixers that an ablation names. Raises UserError, about the model `where`, for a name of none."""
-    names, chosen = [name for name in ablation.named if name != NONE], []
+def choose_mixers(
+    mixers: Sequence[PlacedMixer],
+    ablation: Ablation,
+    where: str,
+) -> list[PlacedMixer]:
+    """Those of a model's mixers that an ablation names. Raises UserError, about the model `where`,
+    for a name of none."""
+    names, chosen = [name for name in ablation.names if name != NONE], []
     for name in names:
         parts = [part for mixer in mixers if (part := mixer.part(name)) is not None]
         if not parts:
             heads = {mixer.key: f", {mixer.num_heads} heads" if mixer.num_heads else "" for mixer in mixers}
             listed = ", ".join(f"{mixer.layer} ({mixer.kind}{heads[mixer.key] if '.h' in name else ''})" for mixer in mixers)
-            raise UserError(f"it has no mixer {name}", where=where, remedy=f"its mixers are {listed}")
+            raise UserError(
+                f"it has no mixer {name}",
+                where=where,
+                remedy=f"its mixers are {listed}",
+            )
         chosen += parts
-    return sorted({(part.key, part.heads): part for part in chosen}.values(), key=lambda part: part.layer)
+    return sorted(
+        {(part.key, part.heads): part for part in chosen}.values(),
+        key=lambda part: part.layer,
+    )
 
 
-def ablate(model: ScoringModel, ablation: Ablation, means: Mapping[str, np.ndarray] | None = None) -> None:
+def ablate(
+    model: ScoringModel,
+    ablation: Ablation,
+    means: Mapping[str, np.ndarray] | None = None,
+) -> None:
     """Replaces the outputs of the mixers that an ablation names, in a loaded model, for good.
 
-    `means`: by `PlacedMixer.key`, float64 (d,), see `observe_means`. Raises UserError for a model without such mixers, and where means
-    are needed and are not there.
+    `means`: by `PlacedMixer.key`, float64 (d,), see `observe_means`. Raises UserError for a model
+    without such mixers, and where means are needed and are not there.
     """
     chosen = choose_mixers(find_mixers(model), ablation, model.name)
     if ablation.needs_means and means is None:
         raise UserError(
-            "a mean is one over a text", where=model.name, remedy=f"score it on slices, or by zero: ablate={'+'.join(ablation.named)}"
+            "a mean is one over a text",
+            where=model.name,
+            remedy=f"score it on slices, or by zero: ablate={'+'.join(ablation.names)}",
         )
     for mixer in chosen:
-        mixer.change(_zero if ablation.by == "zero" or means is None else _constant(means[mixer.key]))
+        mixer.change(
+            _zero if ablation.by == "zero" or means is None else _constant(means[mixer.key]),
+        )
 
 
 def _zero(output: Tensor) -> Tensor:
@@ -187,9 +225,11 @@ def _constant(value: np.ndarray) -> Change:
 
 @contextmanager
 def observe_means(model: ScoringModel) -> Iterator[Callable[[], dict[str, np.ndarray]]]:
-    """A block in which the outputs of all mixers are added up as the model reads; yields a function that gives their means.
+    """A block in which the outputs of all mixers are added up as the model reads; yields a function
+    that gives their means.
 
-    By `PlacedMixer.key`, float64 (d,), over every place that was read: rows are to be of equal length, so that none is padding.
+    By `PlacedMixer.key`, float64 (d,), over every place that was read: rows are to be of equal
+    length, so that none is padding.
     """
     import torch
 
@@ -214,22 +254,33 @@ def observe_means(model: ScoringModel) -> Iterator[Callable[[], dict[str, np.nda
             end()
 
 
-# --------------------------------------------------------------------------------------------------------- finding them
+# ------------------------------------------------------------------------------------- finding them
 
 
 def find_mixers(model: ScoringModel) -> list[PlacedMixer]:
-    """The mixers of a loaded model, layer by layer. Raises UserError for a model that has none that can be found."""
+    """The mixers of a loaded model, layer by layer. Raises UserError for a model that has none that
+    can be found."""
     from torch import nn
 
-    module = next((each for name in ("model", "module") if isinstance(each := getattr(model, name, None), nn.Module)), None)
-    found = [] if module is None else _of_module(module)
-    if not found:
+    module = next(
+        (part for name in ("model", "module") if isinstance(part := getattr(model, name, None), nn.Module)),
+        None,
+    )
+    mixers = [] if module is None else _of_module(module)
+    if not mixers:
         remedy = "models of transformers and of fla, and those on our own mixers, have mixers that can"
         raise UserError("no mixer of it can be replaced", where=model.name, remedy=remedy)
-    several = {layer for layer, number in Counter(layer for layer, *_ in found).items() if number > 1}
+    several = {layer for layer, number in Counter(layer for layer, *_ in mixers).items() if number > 1}
     return [
-        PlacedMixer(layer, kind, f"{layer}.{kind}" if layer in several else str(layer), mixer, block, (_joining(mixer) or (None, None))[1])
-        for layer, kind, mixer, block in found
+        PlacedMixer(
+            layer,
+            kind,
+            f"{layer}.{kind}" if layer in several else str(layer),
+            mixer,
+            block,
+            (_joining(mixer) or (None, None))[1],
+        )
+        for layer, kind, mixer, block in mixers
     ]
 
 
@@ -247,24 +298,37 @@ _JOINING = ("o_proj", "out_proj", "dense", "c_proj", "output")
 """What mixers call the layer that joins the outputs of their heads."""
 
 _NUMBERS = ("num_v_heads", "num_heads", "num_attention_heads", "n_heads")
-"""What they call the number of their heads, of value heads first; attention of transformers leaves it to its config."""
+"""What they call the number of their heads, of value heads first; attention of transformers leaves
+it to its config."""
 
 
 def _joining(mixer: nn.Module) -> tuple[nn.Module, int] | None:
-    """The layer that joins the outputs of a mixer's heads, which lie side by side in its input, and their number; None without heads."""
-    joining = next((layer for name in _JOINING if (layer := getattr(mixer, name, None)) is not None), None)
+    """The layer that joins the outputs of a mixer's heads, which lie side by side in its input, and
+    their number; None without heads."""
+    joining = next(
+        (layer for name in _JOINING if (layer := getattr(mixer, name, None)) is not None),
+        None,
+    )
     weight = getattr(joining, "weight", None)
     if joining is None or weight is None or weight.ndim != 2:
         return None
     width = weight.shape[0] if type(joining).__name__ == "Conv1D" else weight.shape[1]
-    owners = (mixer, getattr(mixer, "multihead_norm", None))  # of xLSTM's mixers the norm knows the number
-    number = next((found for owner in owners for name in _NUMBERS if isinstance(found := getattr(owner, name, None), int)), None)
+    # Of xLSTM's mixers the norm knows the number.
+    owners = (mixer, getattr(mixer, "multihead_norm", None))
+    number = next(
+        (number for owner in owners for name in _NUMBERS if isinstance(number := getattr(owner, name, None), int)),
+        None,
+    )
     if number is None:
-        head = next((size for name in ("v_head_dim", "head_dim", "head_size") if isinstance(size := getattr(mixer, name, None), int)), None)
+        head = next(
+            (size for name in ("v_head_dim", "head_dim", "head_size") if isinstance(size := getattr(mixer, name, None), int)),
+            None,
+        )
         number = getattr(getattr(mixer, "config", None), "num_attention_heads", None)
         if number is None or head is None or number * head != width:
             return None
-    return (joining, number) if number and width % number == 0 and width > number else None  # a single channel is no head
+    # A single channel is no head.
+    return (joining, number) if number and width % number == 0 and width > number else None
 
 
 def _of_module(module: nn.Module) -> list[tuple[int, str, nn.Module, Any]]:
@@ -283,7 +347,17 @@ def _of_module(module: nn.Module) -> list[tuple[int, str, nn.Module, Any]]:
 
 
 _ATTRIBUTES = (
-    *("self_attn", "self_attention", "attn", "attention", "linear_attn", "mamba", "mixer", "conv", "short_conv"),
+    *(
+        "self_attn",
+        "self_attention",
+        "attn",
+        "attention",
+        "linear_attn",
+        "mamba",
+        "mixer",
+        "conv",
+        "short_conv",
+    ),
     *("temporal_block", "mlstm_layer"),
 )
 """What decoder layers of transformers and fla call their mixers."""
@@ -303,43 +377,54 @@ _KINDS = (
     ("linear_attention", r"(?<!^Kimi)LinearAttention"),
     ("attention", r"Attention|Attn"),
 )
-"""Kinds of transformers' mixers, by the first of these that is in their class's name; else the kind is that name."""
+"""Kinds of transformers' mixers, by the first of these that is in their class's name; else the kind
+is that name."""
 
-_SOFTMAX = re.compile(r"((sliding|chunked|indexed|local|compressed_sparse|heavily_compressed)_)?attention")
-"""Entries of `layer_types` that distinguish attention from attention; others say less than a class."""
+_SOFTMAX = re.compile(
+    r"((sliding|chunked|indexed|local|compressed_sparse|heavily_compressed)_)?attention",
+)
+"""Entries of `layer_types` that distinguish attention from attention; others say less than a
+class."""
 
 
 def _layer_types(module: Any) -> list[str]:
     config: Any = getattr(module, "config", None)
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     types = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
-    return [str(each) for each in types] if isinstance(types, list | tuple) else []
+    return [str(entry) for entry in types] if isinstance(types, list | tuple) else []
 
 
 def _layers(module: nn.Module) -> list[nn.Module]:
-    """The decoder layers: the list of modules with the most layers that have mixers, those that read images left out."""
+    """The decoder layers: the list of modules with the most layers that have mixers, those that
+    read images left out."""
     from torch import nn
 
     decoder: Any = getattr(module, "get_decoder", None)
     module = module if decoder is None else decoder()
-    lists = [list(each) for each in module.modules() if isinstance(each, nn.ModuleList)]
-    return max(lists, key=lambda layers: sum(bool(_mixers_in(layer)) for layer in layers), default=[])
+    lists = [list(part) for part in module.modules() if isinstance(part, nn.ModuleList)]
+    return max(
+        lists,
+        key=lambda layers: sum(bool(_mixers_in(layer)) for layer in layers),
+        default=[],
+    )
 
 
 def _mixers_in(layer: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The mixers of a layer with the names of their attributes, wherever in it, those within another mixer left out."""
-    found, waiting = [], deque([layer])
+    """The mixers of a layer with the names of their attributes, wherever in it, those within
+    another mixer left out."""
+    mixers, waiting = [], deque([layer])
     while waiting:
         for name, child in waiting.popleft().named_children():
             if name not in _ATTRIBUTES:
                 waiting.append(child)
             elif not _NO_MIXER.search(type(child).__name__) and not _adds_its_input(child):
-                found.append((name, child))
-    return found
+                mixers.append((name, child))
+    return mixers
 
 
 def _adds_its_input(module: nn.Module) -> bool:
-    """Whether it ends in a normalised sum with its input, as in BERT and its kin: replaced, it would cut the residual stream."""
+    """Whether it ends in a normalised sum with its input, as in BERT and its kin: replaced, it
+    would cut the residual stream."""
     output = getattr(module, "output", None)
     return output is not None and any("norm" in name.lower() for name, _ in output.named_children())
 

@@ -1,4 +1,5 @@
-"""The architecture of a model on our own mixers, as config.json describes it: no weights, and nothing heavy is imported."""
+"""The architecture of a model on our own mixers, as config.json describes it: no weights, and
+nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ MAX_LAYERS = 1000
 """The same for layers, each of which takes time to construct."""
 
 MAX_MODULES = 1 << 14
-"""The same for experts, heads and groups in configs that transformers reads, and for the lengths of their lists."""
+"""The same for experts, heads and groups in configs that transformers reads, and for the lengths of
+their lists."""
 
 MAX_WIDTH = 1 << 24
 """The same for their widths and vocabularies."""
@@ -30,7 +32,12 @@ MAX_WIDTH = 1 << 24
 _FOREIGN = (
     (re.compile(r"(num|n)_.*(layers?|blocks?|stages?)|(n|num)_?layers?"), MAX_LAYERS),
     (re.compile(r"(num|n)_.*(experts?|heads?|groups?|head_kv)|the length of .*"), MAX_MODULES),
-    (re.compile(r".*(vocab_size|hidden_size|intermediate_size|_dim|d_model|n_embd|n_inner|d_state|state_size|conv_kernel)"), MAX_WIDTH),
+    (
+        re.compile(
+            r".*(vocab_size|hidden_size|intermediate_size|_dim|d_model|n_embd|n_inner|d_state|state_size|conv_kernel)",
+        ),
+        MAX_WIDTH,
+    ),
 )
 """Entries of configs that transformers reads, and the most that one may be."""
 
@@ -54,7 +61,8 @@ class LayerConfig:
         """Raises ValueError unless the mixer is a name and the options are a mapping."""
         if not isinstance(self.mixer, str) or not isinstance(self.options, dict):
             # The values come from a file, so a wrong type is a ValueError here.
-            raise ValueError(f"a layer is a mixer's name and options, not {self.mixer!r} and {self.options!r}")  # noqa: TRY004
+            problem = f"not {self.mixer!r} and {self.options!r}"
+            raise ValueError(f"a layer is a mixer's name and options, {problem}")  # noqa: TRY004
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +74,8 @@ class ArchitectureConfig:
     layers: tuple[LayerConfig, ...]
     mlp: Literal["swiglu", "gelu", "rwkv", "none"] = "swiglu"
     mlp_width: int = 0
-    """Channels between the MLP's matrices; 0 gives 8/3 of `d_model`, rounded up to a multiple of 32."""
+    """Channels between the MLP's matrices; 0 gives 8/3 of `d_model`, rounded up to a multiple of
+    32."""
     norm: Literal["rms", "layer"] = "rms"
     norm_eps: float = 1e-5
     embedding_norm: bool = False
@@ -74,7 +83,8 @@ class ArchitectureConfig:
     max_length: int | None = None
     """The training context, where the model cannot read longer sequences."""
     positions: Literal["none", "learned"] = "none"
-    """Whether an embedding of each of the `max_length` positions is added to that of the id, as in GPT-2 and Zoology's attention (E.2)."""
+    """Whether an embedding of each of the `max_length` positions is added to that of the id, as in
+    GPT-2 and Zoology's attention (E.2)."""
 
     def __post_init__(self) -> None:
         """Raises ValueError for implausible sizes."""
@@ -86,7 +96,9 @@ class ArchitectureConfig:
             raise ValueError(f"norm_eps is {self.norm_eps!r}, not a small number")
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
-                raise ValueError(f"{name} is {getattr(self, name)!r}: choose {' or '.join(map(str, choices))}")
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}: choose {' or '.join(map(str, choices))}",
+                )
         if self.positions == "learned" and self.max_length is None:
             raise ValueError("learned positions need a max_length")
         if not 0 < len(self.layers) <= MAX_LAYERS:
@@ -94,7 +106,9 @@ class ArchitectureConfig:
         positions = self.max_length or 0 if self.positions == "learned" else 0
         largest = max(self.vocab_size, positions, len(self.layers) * max(self.width, 4 * self.d_model)) * self.d_model
         if largest > MAX_ELEMENTS:
-            raise ValueError(f"{len(self.layers)} layers of {self.d_model} channels, {self.vocab_size} entries: more than fits anywhere")
+            raise ValueError(
+                f"{len(self.layers)} layers of {self.d_model} channels, {self.vocab_size} entries: more than fits anywhere",
+            )
 
     @property
     def width(self) -> int:
@@ -106,13 +120,15 @@ class ArchitectureConfig:
         return dataclasses.asdict(self)
 
     def identity(self) -> dict[str, Any]:
-        """What a model with random weights computes: the mapping for config.json, and the code of mixers that are plug-ins."""
+        """What a model with random weights computes: the mapping for config.json, and the code of
+        mixers that are plug-ins."""
         return {**self.to_json(), "code": self.identify_plugins()}
 
     def identify_plugins(self) -> list[list[str]]:
-        """Package, version and a digest of the module of each mixer that is a plug-in. Raises UserError where one is not to be found."""
-        found = [plugins.find(mixer, "mixer") for mixer in sorted({layer.mixer for layer in self.layers})]
-        return [[plugin.origin, artifacts.digest_file(Path(plugin.file()))] for plugin in found if plugin is not None]
+        """Package, version and a digest of the module of each mixer that is a plug-in. Raises
+        UserError where one is not to be found."""
+        places = [plugins.find(mixer, "mixer") for mixer in sorted({layer.mixer for layer in self.layers})]
+        return [[plugin.origin, artifacts.digest_file(Path(plugin.file()))] for plugin in places if plugin is not None]
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> ArchitectureConfig:
@@ -121,24 +137,28 @@ class ArchitectureConfig:
         if unknown := sorted(set(saved) - known):
             raise ValueError(f"unknown entries {', '.join(unknown)}")
         try:
-            return cls(**{**saved, "layers": tuple(LayerConfig(**layer) for layer in saved["layers"])})
+            return cls(
+                **{**saved, "layers": tuple(LayerConfig(**layer) for layer in saved["layers"])},
+            )
         except (KeyError, TypeError) as error:
             raise ValueError(f"entries are missing or of the wrong kind ({error})") from error
 
 
 def check_foreign(config: Mapping[str, Any]) -> None:
-    """Raises ValueError for a config of any other program that asks for more layers, heads or width than a model has.
+    """Raises ValueError for a config of any other program that asks for more layers, heads or width
+    than a model has.
 
-    Each layer takes time and memory when a model is made, before a weight is read that could be missing. Nested configs
-    are checked, too.
+    Each layer takes time and memory when a model is made, before a weight is read that could be
+    missing. Nested configs are checked, too.
     """
     for name, value in config.items():
         if isinstance(value, dict):
             check_foreign(value)
-        given = (f"the length of {name}", len(value)) if isinstance(value, list) else (str(name), value)
-        most = next((most for kind, most in _FOREIGN if kind.fullmatch(given[0])), None)
-        if most is not None and isinstance(given[1], int | float) and not given[1] <= most:
-            raise ValueError(f"{given[0]} is {given[1]:,}: more than the {most:,} of any model")
+        if isinstance(value, list):
+            name, value = f"the length of {name}", len(value)
+        most = next((most for kind, most in _FOREIGN if kind.fullmatch(str(name))), None)
+        if most is not None and isinstance(value, int | float) and not value <= most:
+            raise ValueError(f"{name} is {value:,}: more than the {most:,} of any model")
 
 
 def _is_whole(value: Any) -> bool:

@@ -1,7 +1,9 @@
-"""What is kept of a cache between chunks: policies that quantise the keys and values of one layer, or evict some of them.
+"""What is kept of a cache between chunks: policies that quantise the keys and values of one layer,
+or evict some of them.
 
-They are pure functions of keys and values, the same for our attention and for the layers of transformers. A policy is applied after
-each chunk to what it kept before and the exact entries of the chunk behind that, so whatever it rounded is rounded again.
+They are pure functions of keys and values, the same for our attention and for the layers of
+transformers. A policy is applied after each chunk to what it kept before and the exact entries of
+the chunk behind that, so whatever it rounded is rounded again.
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ from torch.nn import functional
 from recallkit import registry
 from recallkit.config import check_installed
 from recallkit.errors import UsageError, UserError
-from recallkit.models.compression import Kept, keep_all, row_bytes, scaled, stored_bytes, unscaled
+from recallkit.models.compression import (
+    Compressed,
+    keep_all,
+    row_bytes,
+    scaled,
+    stored_bytes,
+    unscaled,
+)
 from recallkit.quiet_transformers import first_line, without_logs
 
 if TYPE_CHECKING:
@@ -30,54 +39,73 @@ GROUP, RESIDUAL = 64, 128
 """Entries of a group and ids that stay exact, by default, as in transformers' `QuantizedCache`."""
 
 
-def keep_window(sinks: int, recent: int, keys: Tensor, values: Tensor, seen: int) -> Kept:
+def keep_window(sinks: int, recent: int, keys: Tensor, values: Tensor, num_read: int) -> Compressed:
     """The first ids and the latest: StreamingLLM (arXiv 2309.17453, section 3.2).
 
-    Positions stay those of the text; the paper's are those of the cache, which matters where a text is longer than a model's context.
+    Positions stay those of the text; the paper's are those of the cache, which matters where a text
+    is longer than a model's context.
     """
     if keys.shape[2] > sinks + recent:
         keys, values = (torch.cat([t[:, :, :sinks], t[:, :, -recent:]], 2) for t in (keys, values))
-    return keep_all(keys, values, seen)
+    return keep_all(keys, values, num_read)
 
 
-def keep_best(score: Callable[[Tensor], Tensor], ratio: float, keys: Tensor, values: Tensor, seen: int) -> Kept:
-    """The entries of each head with the largest scores, in their order: of `seen` ids int(seen * (1 - ratio)), at least one.
+def keep_best(
+    score: Callable[[Tensor], Tensor],
+    ratio: float,
+    keys: Tensor,
+    values: Tensor,
+    num_read: int,
+) -> Compressed:
+    """The entries of each head with the largest scores, in their order: of `num_read` ids int(seen
+    * (1
+    - ratio)), at least one.
 
-    `score`: keys (b, h, K, d) -> (b, h, K). What was evicted never returns, so scores are compared among what is still there.
+    `score`: keys (b, h, K, d) -> (b, h, K). What was evicted never returns, so scores are compared
+    among what is still there.
     """
-    count = max(1, int(seen * (1 - ratio)))
+    count = max(1, int(num_read * (1 - ratio)))
     if count < keys.shape[2]:
         places = score(keys.float()).topk(count).indices.sort().values.unsqueeze(-1)
         keys, values = (t.gather(2, places.expand(-1, -1, -1, t.shape[-1])) for t in (keys, values))
-    return keep_all(keys, values, seen)
+    return keep_all(keys, values, num_read)
 
 
 def lowest_norm(keys: Tensor) -> Tensor:
-    """Scores of Devoto et al. (arXiv 2406.11430): keys of the smallest L2 norm get the most attention."""
+    """Scores of Devoto et al. (arXiv 2406.11430): keys of the smallest L2 norm get the most
+    attention."""
     scores: Tensor = -keys.norm(dim=-1)
     return scores
 
 
 def least_similar(keys: Tensor) -> Tensor:
-    """Scores of KeyDiff (arXiv 2504.15364): minus the cosine similarity to the mean of the normalised keys."""
+    """Scores of KeyDiff (arXiv 2504.15364): minus the cosine similarity to the mean of the
+    normalised keys."""
     anchor = functional.normalize(keys, dim=-1).mean(2, keepdim=True)
     return -functional.cosine_similarity(keys, anchor, dim=-1)
 
 
-def keep_in_fp8(keys: Tensor, values: Tensor, seen: int) -> Kept:
-    """All in e4m3 with one scale for the keys and one for the values of a sequence, its largest magnitude at 448.
+def keep_in_fp8(keys: Tensor, values: Tensor, num_read: int) -> Compressed:
+    """All in e4m3 with one scale for the keys and one for the values of a sequence, its largest
+    magnitude at 448.
 
-    As transformers' `Fp8QuantizedLayer`, but each row has its own scale, measured again after each chunk; theirs is that of the first
-    chunk of the whole batch, beyond which magnitudes saturate or become NaN.
+    As transformers' `Fp8QuantizedLayer`, but each row has its own scale, measured again after each
+    chunk; theirs is that of the first chunk of the whole batch, beyond which magnitudes saturate or
+    become NaN.
     """
     stored = [scaled(tensor, (1, 2, 3), torch.float8_e4m3fn) for tensor in (keys, values)]
     num_bytes = row_bytes(*stored[0], *stored[1])
-    return Kept(unscaled(*stored[0], keys.dtype), unscaled(*stored[1], values.dtype), num_bytes)
+    return Compressed(
+        unscaled(*stored[0], keys.dtype),
+        unscaled(*stored[1], values.dtype),
+        num_bytes,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """The latest `residual` ids exact, older ones in groups of `group` consecutive entries of a head's vector of one id.
+    """The latest `residual` ids exact, older ones in groups of `group` consecutive entries of a
+    head's vector of one id.
 
     A head that is narrower than the default group is one group.
     """
@@ -87,13 +115,14 @@ class Quantised:
     residual: int = RESIDUAL
     backend: str = "affine"
 
-    def __call__(self, keys: Tensor, values: Tensor, seen: int) -> Kept:
+    def __call__(self, keys: Tensor, values: Tensor, num_read: int) -> Compressed:
         """A `CachePolicy`."""
         (keys, key_bytes), (values, value_bytes) = map(self._rounded, (keys, values))
-        return Kept(keys, values, key_bytes + value_bytes)
+        return Compressed(keys, values, key_bytes + value_bytes)
 
     def _rounded(self, tensor: Tensor) -> tuple[Tensor, int]:
-        """A tensor as later chunks see it, and bytes of one row. Rows are rounded one by one: HQQ fits a whole tensor at once."""
+        """A tensor as later chunks see it, and bytes of one row. Rows are rounded one by one: HQQ
+        fits a whole tensor at once."""
         num_old = max(0, tensor.shape[2] - self.residual)
         old, recent = tensor[:, :, :num_old], tensor[:, :, num_old:]
         num_bytes = row_bytes(recent)
@@ -104,14 +133,19 @@ class Quantised:
         if width % group:
             problem = f"groups of {group} entries do not divide a head's width of {width}"
             raise UserError(problem, remedy=f"give int{self.bits}:group={width & -width}")
-        rows, sizes = zip(*(_BACKENDS[self.backend](row, self.bits, group) for row in torch.split(old, 1)), strict=True)
+        rows, sizes = zip(
+            *(_BACKENDS[self.backend](row, self.bits, group) for row in torch.split(old, 1)),
+            strict=True,
+        )
         return torch.cat([torch.cat(rows), recent], 2), num_bytes + sizes[0]
 
 
 def _affine(tensor: Tensor, bits: int, group: int) -> tuple[Tensor, int]:
-    """Rounded to scale * code + minimum with scale = (maximum - minimum) / (2^bits - 1) of each group, and the bytes stored.
+    """Rounded to scale * code + minimum with scale = (maximum - minimum) / (2^bits - 1) of each
+    group, and the bytes stored.
 
-    Asymmetric round-to-nearest as in KIVI (arXiv 2402.02750) and quanto's `MaxOptimizer`, whose figures it has to the bit.
+    Asymmetric round-to-nearest as in KIVI (arXiv 2402.02750) and quanto's `MaxOptimizer`, whose
+    figures it has to the bit.
     """
     most = 2**bits - 1
     groups = tensor.reshape(-1, group)
@@ -120,7 +154,9 @@ def _affine(tensor: Tensor, bits: int, group: int) -> tuple[Tensor, int]:
     scale = torch.where(scale == 0, 1, scale)  # a group of equal entries
     codes = ((groups - low) / scale).round().clamp(0, most)
     packed = -(-codes.numel() * bits // 8)  # bytes of the codes, one behind the other
-    return (scale * codes + low).view(tensor.shape), packed + stored_bytes(scale) + stored_bytes(low)
+    return (scale * codes + low).view(tensor.shape), packed + stored_bytes(scale) + stored_bytes(
+        low,
+    )
 
 
 def _quanto(tensor: Tensor, bits: int, group: int) -> tuple[Tensor, int]:
@@ -133,19 +169,26 @@ def _quanto(tensor: Tensor, bits: int, group: int) -> tuple[Tensor, int]:
         if tensor.is_cuda:
             raise
         problem = f"optimum-quanto cannot build its C++ extension ({first_line(error)})"
-        raise UserError(problem, remedy="have ninja and a C++ compiler on the PATH, or leave quanto out") from error
+        raise UserError(
+            problem,
+            remedy="have ninja and a C++ compiler on the PATH, or leave quanto out",
+        ) from error
     return rounded, stored_bytes(stored)
 
 
 def _hqq(tensor: Tensor, bits: int, group: int) -> tuple[Tensor, int]:
-    """By HQQ through transformers; along axis 1, as its authors advise, where a group is entries of one vector."""
+    """By HQQ through transformers; along axis 1, as its authors advise, where a group is entries of
+    one vector."""
     groups = tensor.reshape(-1, group)
-    padded = functional.pad(groups, (0, 0, 0, -len(groups) % 4))  # its packing drops codes of an odd number of groups
+    # Its packing drops codes of an odd number of groups.
+    padded = functional.pad(groups, (0, 0, 0, -len(groups) % 4))
     layer = _layer("HQQQuantizedLayer", bits, group)
     layer.keys = padded  # where the layer looks for device and precision
     codes, meta = layer._quantize(padded, axis=1)
     rounded: Tensor = layer._dequantize((codes, meta))[: len(groups)]
-    return rounded.reshape(tensor.shape), sum(map(stored_bytes, (codes, meta["scale"], meta["zero"])))
+    return rounded.reshape(tensor.shape), sum(
+        map(stored_bytes, (codes, meta["scale"], meta["zero"])),
+    )
 
 
 @functools.cache
@@ -156,13 +199,18 @@ def _layer(name: str, bits: int, group: int) -> Any:
         return getattr(cache_utils, name)(nbits=bits, q_group_size=group)
 
 
-_BACKENDS: dict[str, Callable[[Tensor, int, int], tuple[Tensor, int]]] = {"affine": _affine, "quanto": _quanto, "hqq": _hqq}
+_BACKENDS: dict[str, Callable[[Tensor, int, int], tuple[Tensor, int]]] = {
+    "affine": _affine,
+    "quanto": _quanto,
+    "hqq": _hqq,
+}
 PACKAGES = {"quanto": ("optimum-quanto", "cache"), "hqq": ("hqq", "hqq")}
 """The distribution that a backend needs, and the extra of ours that installs it."""
 
 
 def parse_cache(text: str) -> CachePolicy:
-    """The policy that `NAME:OPTION:OPTION ...` means, by a name of `CACHES`. Raises UsageError for anything else."""
+    """The policy that `NAME:OPTION:OPTION ...` means, by a name of `CACHES`. Raises UsageError for
+    anything else."""
     name, *options = text.split(":")
     try:
         example, make = registry.look_up(CACHES, name, "cache policy")
@@ -175,27 +223,31 @@ def parse_cache(text: str) -> CachePolicy:
 
 
 def _quantising(bits: int, *options: str) -> CachePolicy:
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for option in options:
         key, _, value = option.partition("=")
         if option in _BACKENDS:
-            given["backend"] = option
+            values["backend"] = option
         elif key in ("group", "residual") and value.isdecimal() and int(value) >= (key == "group"):
-            given[key] = int(value)
+            values[key] = int(value)
         else:
-            raise ValueError(f"{option} is neither group=N nor residual=N, nor one of {', '.join(_BACKENDS)}")
-    backend = given.get("backend", "affine")
+            raise ValueError(
+                f"{option} is neither group=N nor residual=N, nor one of {', '.join(_BACKENDS)}",
+            )
+    backend = values.get("backend", "affine")
     if backend == "quanto" and bits == 8:
         raise ValueError("quanto has 2 and 4 bits")
     if backend in PACKAGES:
         check_installed(*PACKAGES[backend], otherwise=f", or leave {backend} out")
-    return Quantised(bits, **given)
+    return Quantised(bits, **values)
 
 
 def _window(counts: str) -> CachePolicy:
     sinks, plus, recent = counts.partition("+")
     if not (plus and sinks.isdecimal() and recent.isdecimal() and int(recent)):
-        raise ValueError("a window is a number of first ids, a plus sign, and a number of latest ids of at least 1")
+        raise ValueError(
+            "a window is a number of first ids, a plus sign, and a number of latest ids of at least 1",
+        )
     return functools.partial(keep_window, int(sinks), int(recent))
 
 
@@ -219,4 +271,5 @@ CACHES: dict[str, tuple[str, Callable[..., CachePolicy]]] = {
     "knorm": ("knorm:0.5", functools.partial(_evicting, lowest_norm)),
     "keydiff": ("keydiff:0.5", functools.partial(_evicting, least_similar)),
 }
-"""Name -> an example, and what makes the policy of the options behind the name, each a string. A policy is a line here."""
+"""Name -> an example, and what makes the policy of the options behind the name, each a string. A
+policy is a line here."""

@@ -1,12 +1,18 @@
-"""Control models: language models computed from training counts, with exact NLLs, so that the pipeline has a known answer.
+"""Control models: language models computed from training counts, with exact NLLs, so that the
+pipeline has a known answer.
 
-Interpolated Witten-Bell smoothing (Chen & Goodman 1999, section 2.4), which sums to one at every order:
+Interpolated Witten-Bell smoothing (Chen & Goodman 1999, section 2.4), which sums to one at every
+order:
 
-    p1(w)     = (c(w) + T / V) / (N + T)                          N tokens, T distinct ones, V entries of the vocabulary
-    p2(w | u) = (c(u, w) + T(u) p1(w)) / (C(u) + T(u))            C(u) bigrams after u, T(u) distinct ones; p1 if C(u) = 0
-    p3(w | u, context) = (1 - m) p2(w | u) + m [w = r(u)]         r(u): what followed the latest earlier u in this context
+    p1(w)     = (c(w) + T / V) / (N + T)                          N tokens, T distinct ones, V
+        entries of the vocabulary
+    p2(w | u) = (c(u, w) + T(u) p1(w)) / (C(u) + T(u))            C(u) bigrams after u, T(u)
+        distinct ones; p1 if C(u) = 0
+    p3(w | u, context) = (1 - m) p2(w | u) + m [w = r(u)]         r(u): what followed the latest
+        earlier u in this context
 
-`control:recall` is p3 and `control:bigram` is p2: they differ by a cache of the context's bigrams and nothing else.
+`control:recall` is p3 and `control:bigram` is p2: they differ by a cache of the context's bigrams
+and nothing else.
 """
 
 from __future__ import annotations
@@ -29,7 +35,8 @@ if TYPE_CHECKING:
     from recallkit.models.protocol import ModelRequest
 
 CACHE_WEIGHT = 0.35
-"""m above: the value among 0.1, 0.15, ..., 0.5 with the lowest NLL on 2M tokens of mixed text held out from the counts (docs/log.md)."""
+"""m above: the value among 0.1, 0.15, ..., 0.5 with the lowest NLL on 2M tokens of mixed text held
+out from the counts (docs/log.md)."""
 
 
 def _counts_path(request: ModelRequest) -> Path:
@@ -72,7 +79,8 @@ class ControlModel:
 
     @cached_property
     def _arrays(self) -> tuple[np.ndarray, ...]:
-        """The arguments of `score_ngrams`: rows of followers with weights and ranks, p1, p1 sorted, and the rows' summaries."""
+        """The arguments of `score_ngrams`: rows of followers with weights and ranks, p1, p1 sorted,
+        and the rows' summaries."""
         from recallkit.models.control_kernels import UNKNOWN, summarise_rows
 
         rows = self._rows() if self.order == 2 else (np.zeros(self.vocab_size + 1, np.int64), np.empty(0, np.uint32), np.empty(0))
@@ -106,7 +114,8 @@ def identify(request: ModelRequest) -> str:
 def load(request: ModelRequest) -> ControlModel:
     """The model over the request's counts, of which none is read yet.
 
-    Raises UserError without counts or of another tokenizer's, for an unknown name, and for `control:copy`, which cannot be scored.
+    Raises UserError without counts or of another tokenizer's, for an unknown name, and for
+    `control:copy`, which cannot be scored.
     """
     return ControlModel(request)
 

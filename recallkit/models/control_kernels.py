@@ -1,8 +1,8 @@
 """Scores of the control models: exact probabilities, argmax and rank from a sorted table of counts.
 
 A rank asks how many of all tokens are more likely. Tokens never seen after `u` are ordered as under
-the unigram distribution, so that a binary search counts them; only the followers of `u` are visited one by one, and once for each bigram,
-whose rank is then known.
+the unigram distribution, so that a binary search counts them; only the followers of `u` are visited
+one by one, and once for each bigram, whose rank is then known.
 """
 
 from __future__ import annotations
@@ -38,21 +38,26 @@ def _count_larger_scaled(ascending, scale, bound):  # type: ignore[no-untyped-de
 
 @njit(nogil=True, cache=True)
 def _count_larger(low, end, seconds, weights, scale, unigram, ascending, bound):  # type: ignore[no-untyped-def]
-    """How many tokens v have a weight > bound: `weights` has those of followers, of any other token it is scale * p1(v)."""
+    """How many tokens v have a weight > bound: `weights` has those of followers, of any other token
+    it is scale * p1(v)."""
     larger = _count_larger_scaled(ascending, scale, bound)
     for place in range(low, end):
-        larger += np.int64(weights[place] > bound) - np.int64(scale * unigram[seconds[place]] > bound)
+        larger += np.int64(weights[place] > bound) - np.int64(
+            scale * unigram[seconds[place]] > bound,
+        )
     return larger
 
 
 @njit(parallel=True, nogil=True, cache=True)
 def summarise_rows(starts, seconds, counts, unigram):  # type: ignore[no-untyped-def]
-    """For every token u: the sum of its counts, and the most likely next token under p2 with its weight.
+    """For every token u: the sum of its counts, and the most likely next token under p2 with its
+    weight.
 
-    Weights are p2 times C(u) + T(u): count(u, v) + scale * p1(v), where scale is T(u). Those of followers replace their `counts`.
+    Weights are p2 times C(u) + T(u): count(u, v) + scale * p1(v), where scale is T(u). Those of
+    followers replace their `counts`.
 
-    Of the tokens never seen after u only the most frequent one can win; where that one is a follower of u, none of them
-    can. Ties go to the lowest id.
+    Of the tokens never seen after u only the most frequent one can win; where that one is a
+    follower of u, none of them can. Ties go to the lowest id.
     """
     num_rows = len(starts) - 1
     totals = np.zeros(num_rows)
@@ -72,12 +77,27 @@ def summarise_rows(starts, seconds, counts, unigram):  # type: ignore[no-untyped
 
 
 @njit(parallel=True, nogil=True, cache=True)
-def score_ngrams(ids, offsets, cache_weight, starts, seconds, weights, ranks, unigram, ascending, totals, best, best_weight):  # type: ignore[no-untyped-def]
-    """NLL (float32, nats), argmax and rank (int32) of every predicted id under p3 (p2 where `cache_weight` is 0).
+def score_ngrams(
+    ids,
+    offsets,
+    cache_weight,
+    starts,
+    seconds,
+    weights,
+    ranks,
+    unigram,
+    ascending,
+    totals,
+    best,
+    best_weight,
+):  # type: ignore[no-untyped-def]
+    """NLL (float32, nats), argmax and rank (int32) of every predicted id under p3 (p2 where
+    `cache_weight` is 0).
 
-    `ids` uint32 flat, sequence i is ids[offsets[i]:offsets[i + 1]]; followers of token u are seconds[starts[u]:starts[u + 1]]
-    with `weights` float64 and `ranks` int32, which are filled in as they are needed; `unigram` p1 (vocab,), `ascending` the same sorted;
-    the rest from `summarise_rows`.
+    `ids` uint32 flat, sequence i is ids[offsets[i]:offsets[i + 1]]; followers of token u are
+    seconds[starts[u]:starts[u + 1]] with `weights` float64 and `ranks` int32, which are filled in
+    as they are needed; `unigram` p1 (vocab,), `ascending` the same sorted; the rest from
+    `summarise_rows`.
     """
     num_sequences = len(offsets) - 1
     num_predicted = offsets[-1] - offsets[0] - num_sequences
@@ -96,7 +116,16 @@ def score_ngrams(ids, offsets, cache_weight, starts, seconds, weights, ranks, un
             weight = weights[at] if at != _NONE else scale * unigram[w]
             larger = ranks[at] if at != _NONE else UNKNOWN
             if larger == UNKNOWN:
-                larger = _count_larger(low, end, seconds, weights, scale, unigram, ascending, weight)
+                larger = _count_larger(
+                    low,
+                    end,
+                    seconds,
+                    weights,
+                    scale,
+                    unigram,
+                    ascending,
+                    weight,
+                )
                 if at != _NONE:
                     ranks[at] = larger
             likeliest = best[u]
@@ -113,7 +142,20 @@ def score_ngrams(ids, offsets, cache_weight, starts, seconds, weights, ranks, un
                 else:
                     weight = plain + bonus
                     is_first = weight >= best_weight[u]
-                    larger = 0 if is_first else _count_larger(low, end, seconds, weights, scale, unigram, ascending, weight)
+                    larger = (
+                        0
+                        if is_first
+                        else _count_larger(
+                            low,
+                            end,
+                            seconds,
+                            weights,
+                            scale,
+                            unigram,
+                            ascending,
+                            weight,
+                        )
+                    )
                 if plain + bonus > best_weight[u] or (plain + bonus == best_weight[u] and recalled < likeliest):
                     likeliest = recalled
                 probability = (1.0 - cache_weight) * weight / norm

@@ -1,9 +1,12 @@
-"""What mixers, zoo models and presets cost: parameters, state, operations; computed from the modules themselves, without weights.
+"""What mixers, zoo models and presets cost: parameters, state, operations; computed from the
+modules themselves, without weights.
 
-`paper_flops` counts the operations of a training step as Zoology does (arXiv 2312.04927, tables 7, 9, 14 and 16). A table gives the
-products of one forward pass, D channels, N tokens, V entries of the vocabulary, in which a multiplication and an addition are one. The
-printed TFLOPs are six times that (two operations for each, and the backward pass is twice the forward one) for one sequence of 2,048
-tokens, with logarithms to base 2. An embedding counts V N D like the head, although it is a lookup.
+`paper_flops` counts the operations of a training step as Zoology does (arXiv 2312.04927, tables 7,
+9, 14 and 16). A table gives the products of one forward pass, D channels, N tokens, V entries of
+the vocabulary, in which a multiplication and an addition are one. The printed TFLOPs are six times
+that (two operations for each, and the backward pass is twice the forward one) for one sequence of
+2,048 tokens, with logarithms to base 2. An embedding counts V N D like the head, although it is a
+lookup.
 """
 
 from __future__ import annotations
@@ -35,11 +38,13 @@ if TYPE_CHECKING:
 
 
 def describe_mixers(d_model: int, length: int) -> list[dict[str, Any]]:
-    """One row per mixer, with its default options: `mixer`, `description`, `parameters`, `state_elements`, `flops_per_token`.
+    """One row per mixer, with its default options: `mixer`, `description`, `parameters`,
+    `state_elements`, `flops_per_token`.
 
-    State: of one sequence after `length` tokens, as Zoology and Based (arXiv 2402.18668, appendix E.2) count it where they give it.
-    Operations: of the forward pass on `length` tokens; a multiplication and an addition count as two.
-    Raises ValueError where `d_model` does not fit a mixer's heads.
+    State: of one sequence after `length` tokens, as Zoology and Based (arXiv 2402.18668, appendix
+    E.2) count it where they give it. Operations: of the forward pass on `length` tokens; a
+    multiplication and an addition count as two. Raises ValueError where `d_model` does not fit a
+    mixer's heads.
     """
     import torch
 
@@ -48,12 +53,20 @@ def describe_mixers(d_model: int, length: int) -> list[dict[str, Any]]:
         with torch.device("meta"):
             mixer = make_mixer(name, d_model, **_options(name, length))
         parameters = sum(parameter.numel() for parameter in mixer.parameters())
-        rows.append({"mixer": name, "description": _first_sentence(type(mixer)), "parameters": parameters, **_costs(mixer, length)})
+        rows.append(
+            {
+                "mixer": name,
+                "description": _first_sentence(type(mixer)),
+                "parameters": parameters,
+                **_costs(mixer, length),
+            },
+        )
     return rows
 
 
 def describe_zoo() -> list[dict[str, Any]]:
-    """One row per zoo model: costs as in `describe_mixers` at its own context, `embeddings` apart, and `trained_tokens`."""
+    """One row per zoo model: costs as in `describe_mixers` at its own context, `embeddings` apart,
+    and `trained_tokens`."""
     import torch
 
     from recallkit.models.language_model import LanguageModel
@@ -71,16 +84,18 @@ def describe_zoo() -> list[dict[str, Any]]:
                 "embeddings": model.num_parameters() - parameters,
                 **_costs(model, zoo.CONTEXT),
                 "trained_tokens": _trained_tokens(name),
-            }
+            },
         )
     return rows
 
 
 def describe_presets() -> list[dict[str, Any]]:
-    """One row per preset: `preset`, `table`, `printed` and counted `parameters`, all with embeddings, `miss` between them, costs, `note`.
+    """One row per preset: `preset`, `table`, `printed` and counted `parameters`, all with
+    embeddings, `miss` between them, costs, `note`.
 
-    `state_elements` and `flops_per_token` as in `describe_mixers` at CONTEXT tokens; `flops_paper` is a training step on one such
-    sequence as Zoology counts it (see `paper_flops`), None where it does not.
+    `state_elements` and `flops_per_token` as in `describe_mixers` at CONTEXT tokens; `flops_paper`
+    is a training step on one such sequence as Zoology counts it (see `paper_flops`), None where it
+    does not.
     """
     import torch
 
@@ -99,7 +114,7 @@ def describe_presets() -> list[dict[str, Any]]:
                 **_costs(model, presets.CONTEXT),
                 "flops_paper": paper_flops(entry),
                 "note": entry.note,
-            }
+            },
         )
     return rows
 
@@ -112,7 +127,8 @@ def describe_inputs(models: Sequence[ModelSpec]) -> list[dict[str, Any]]:
     and `prefix_reason`; `end_token`, which ends documents, and `end_reason`; `layers`, the numbers
     of those that a kernel or a mixer of ours computes, by its name. None for what is not known.
 
-    Raises UserError for what is neither a model nor a tokenizer, and for a tokenizer that cannot be read.
+    Raises UserError for what is neither a model nor a tokenizer, and for a tokenizer that cannot be
+    read.
     """
     return [_describe_input(spec) for spec in models]
 
@@ -123,7 +139,10 @@ def _describe_input(spec: ModelSpec) -> dict[str, Any]:
     location, is_alone = spec.location, _is_tokenizer(Path(spec.location))
     request = ModelRequest(location, 0, shown=spec.shown)
     name = location if is_alone else usual_tokenizer(location, spec.tokenizer)
-    row: dict[str, Any] = {"model": spec.shown, "kind": "tokenizer" if is_alone else kind_of(location).name}
+    row: dict[str, Any] = {
+        "model": spec.shown,
+        "kind": "tokenizer" if is_alone else kind_of(location).name,
+    }
     if name is not None:
         tokenizer = load_tokenizer(name)
         prefix = choose_prefix(request, tokenizer, spec.bos)
@@ -152,7 +171,10 @@ def _is_tokenizer(path: Path) -> bool:
 
 def _costs(costly: Any, length: int) -> dict[str, Any]:
     """Of a mixer or a model."""
-    return {"state_elements": costly.state_size(length), "flops_per_token": costly.flops(length) / length}
+    return {
+        "state_elements": costly.state_size(length),
+        "flops_per_token": costly.flops(length) / length,
+    }
 
 
 def _options(name: str, length: int) -> dict[str, Any]:
@@ -174,7 +196,7 @@ def _trained_tokens(name: str) -> int | None:
     return None if folder is None else int(json.loads((folder / zoo.CARD).read_bytes())["tokens"])
 
 
-# -------------------------------------------------------------------------------------------------------- what is printed
+# ---------------------------------------------------------------------------------- what is printed
 
 _COSTS = "parameters state_elements flops_per_token"
 _PRESETS = """
@@ -189,7 +211,12 @@ _PRESETS = """
 
 
 def print_costs(
-    mixers: Sequence[Mapping[str, Any]], zoo_models: Sequence[Mapping[str, Any]], width: int, length: int, *, full: bool
+    mixers: Sequence[Mapping[str, Any]],
+    zoo_models: Sequence[Mapping[str, Any]],
+    width: int,
+    length: int,
+    *,
+    full: bool,
 ) -> None:
     """What mixers of this width and the zoo's models cost."""
     of_mixers = Table.of(
@@ -206,7 +233,11 @@ def print_costs(
     )
     least, most = (pick(mixers, key=lambda row: row["state_elements"]) for pick in (min, max))
     states = " to ".join(f"{cells.abbreviate(row['state_elements'])} elements ({row['mixer']})" for row in (least, most))
-    console.print_answer(f"After {length:,} tokens the {len(mixers)} mixers keep a state of {states}.", [of_mixers, of_models], full=full)
+    console.print_answer(
+        f"After {length:,} tokens the {len(mixers)} mixers keep a state of {states}.",
+        [of_mixers, of_models],
+        full=full,
+    )
 
 
 def print_inputs(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -223,7 +254,12 @@ def print_inputs(rows: Sequence[Mapping[str, Any]]) -> None:
     notes = [_reasons(row) for row in rows if row["end_token"]]
     notes += [_size(row) for row in rows if row["weights"]]
     notes += [f"{row['model']}: our {written_layers(row['layers'])}" for row in rows if row["layers"]]
-    table = Table.of("What each model reads", columns, rows, "Context: ids of text after the first token; –: unlimited, or unknown.")
+    table = Table.of(
+        "What each model reads",
+        columns,
+        rows,
+        "Context: ids of text after the first token; –: unlimited, or unknown.",
+    )
     console.print_answer(answer, [table], notes, full=True)
 
 
@@ -244,7 +280,8 @@ def _reasons(row: Mapping[str, Any]) -> str:
 
 
 def written_layers(layers: Mapping[str, Sequence[int]]) -> str:
-    """Which layers run on which kernels or mixers of ours: `short_conv, delta_rule in layers 0 to 2, 4`."""
+    """Which layers run on which kernels or mixers of ours: `short_conv, delta_rule in layers 0 to
+    2, 4`."""
     kernels: dict[tuple[int, ...], list[str]] = {}
     for kernel, numbers in layers.items():
         kernels.setdefault(tuple(numbers), []).append(kernel)
@@ -283,14 +320,15 @@ _NEAR = 0.02
 """The papers print parameters in two or three digits."""
 
 
-# ------------------------------------------------------------------------------------------ operations as the paper counts them
+# -------------------------------------------------------------- operations as the paper counts them
 
 PASSES = 6
 FILTER_ORDER = 64
 
 
 def paper_flops(preset: Preset, t: int = presets.CONTEXT) -> int | None:
-    """Operations of a training step on one sequence of t tokens by the paper's tables; None for architectures that they do not count."""
+    """Operations of a training step on one sequence of t tokens by the paper's tables; None for
+    architectures that they do not count."""
     config = preset.config
     if preset.ffn is None or any(layer.mixer not in _PRODUCTS for layer in config.layers):
         return None
@@ -317,13 +355,15 @@ def _hyena(d: int, n: int) -> float:
 
 
 _PRODUCTS: dict[str, Callable[[int, int, LayerConfig], float]] = {
-    # Table 7, but 2 N^2 D for scores and weighted values, where it has N^2 D + H N^2 + H^2 D: its TFLOPs follow from the former alone.
+    # Table 7, but 2 N^2 D for scores and weighted values, where it has N^2 D + H N^2 + H^2 D: its
+    # TFLOPs follow from the former alone.
     "attention": lambda d, n, _: 4 * n * d * d + 2 * n * n * d,
     "sliding_window": lambda d, n, layer: 4 * n * d * d + 2 * n * layer.options["window"] * d,
     # Of each layer's positions, those that look up.
     "selective_attention": lambda d, n, layer: 4 * n * d * d + 2 * n * _lookups(n, layer) * d,
     "hyena": lambda d, n, _: _hyena(d, n),
-    # Table 9 "adapted for H3", which the paper does not print: with four long convolutions all three sizes have the printed TFLOPs.
+    # Table 9 "adapted for H3", which the paper does not print: with four long convolutions all
+    # three sizes have the printed TFLOPs.
     "h3": lambda d, n, _: _hyena(d, n) + 3 * _long(d, n),
     # Table 14.
     "long_conv": lambda d, n, _: _long(d, n) + n * d * d,

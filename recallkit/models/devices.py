@@ -32,7 +32,8 @@ _BALANCED = re.compile(r"balanced(?::(\d+(?:\.\d+)?)GB)?")
 _CGROUPS = Path("/sys/fs/cgroup")
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""Of glibc's malloc.h: how much may be free at the heap's end, and from which size on a block is mapped apart from the heap, in bytes."""
+"""Of glibc's malloc.h: how much may be free at the heap's end, and from which size on a block is
+mapped apart from the heap, in bytes."""
 
 
 @contextlib.contextmanager
@@ -67,10 +68,12 @@ def empty_cache() -> None:
 
 @functools.cache
 def _keep_freed_memory() -> None:
-    """Has glibc keep up to 1 GiB of what torch frees on the CPU, where it would give blocks back to the system at once.
+    """Has glibc keep up to 1 GiB of what torch frees on the CPU, where it would give blocks back to
+    the system at once.
 
-    The next operation would get them as new pages, which the system clears first: a Mamba took 1.6 times as long to read so
-    (docs/benchmarks.md). Changes nothing where the environment configures glibc's allocator, or with another C library.
+    The next operation would get them as new pages, which the system clears first: a Mamba took 1.6
+    times as long to read so (docs/benchmarks.md). Changes nothing where the environment configures
+    glibc's allocator, or with another C library.
     """
     is_configured = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
     mallopt = None if is_configured else getattr(ctypes.CDLL(None), "mallopt", None)
@@ -90,15 +93,33 @@ def choose_device(name: str) -> torch.device:
 
     kernels = os.environ.get("RECALLKIT_KERNELS", "auto")
     if kernels not in IMPLS:
-        raise UserError("no such implementation", where=f"RECALLKIT_KERNELS={kernels}", remedy=f"use {', '.join(IMPLS)}")
+        raise UserError(
+            "no such implementation",
+            where=f"RECALLKIT_KERNELS={kernels}",
+            remedy=f"use {', '.join(IMPLS)}",
+        )
     try:
-        device = torch.device(name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
+        device = torch.device(
+            name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu",
+        )
     except RuntimeError as error:
-        raise UserError("no such device", where=name, remedy="use auto, cpu, cuda or cuda:N") from error
+        raise UserError(
+            "no such device",
+            where=name,
+            remedy="use auto, cpu, cuda or cuda:N",
+        ) from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("no CUDA GPU that this torch can use", where=name, remedy="use --device cpu, or install a CUDA build of torch")
+        raise UserError(
+            "no CUDA GPU that this torch can use",
+            where=name,
+            remedy="use --device cpu, or install a CUDA build of torch",
+        )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"no such GPU, there are {torch.cuda.device_count()}", where=name, remedy="use a smaller number")
+        raise UserError(
+            f"no such GPU, there are {torch.cuda.device_count()}",
+            where=name,
+            remedy="use a smaller number",
+        )
     if device.type == "cpu":
         _keep_freed_memory()
     return device
@@ -198,7 +219,9 @@ def cgroup_limits(name: str) -> list[str]:
     of_process = Path("/proc/self/cgroup")
     if not of_process.exists():
         return []
-    folder = _CGROUPS / of_process.read_text(encoding="utf-8").strip().rpartition(":")[2].lstrip("/")
+    folder = _CGROUPS / of_process.read_text(encoding="utf-8").strip().rpartition(":")[2].lstrip(
+        "/",
+    )
     files = [place / name for place in (folder, *folder.parents) if place.is_relative_to(_CGROUPS)]
     return [file.read_text(encoding="utf-8").strip() for file in files if file.is_file()]
 
@@ -219,8 +242,8 @@ def processor() -> str:
     """The processor's model, or else its architecture."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
 
 
 def check_device(name: str) -> None:

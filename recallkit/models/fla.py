@@ -1,8 +1,10 @@
-"""Checkpoints of flash-linear-attention, as fla-hub and flame have them: config.json with its `model_type`, and safetensors.
+"""Checkpoints of flash-linear-attention, as fla-hub and flame have them: config.json with its
+`model_type`, and safetensors.
 
-DeltaNet, Gated DeltaNet, KDA, GLA, RetNet, HGRN and HGRN-2, also with layers of attention in between, are read into the shape of
-`recallkit.models.language_model`, and need neither a GPU nor fla.
-Every other `model_type` of fla, and these with options that our mixers lack, are run by fla itself, its classes registered.
+DeltaNet, Gated DeltaNet, KDA, GLA, RetNet, HGRN and HGRN-2, also with layers of attention in
+between, are read into the shape of `recallkit.models.language_model`, and need neither a GPU nor
+fla. Every other `model_type` of fla, and these with options that our mixers lack, are run by fla
+itself, its classes registered.
 """
 
 from __future__ import annotations
@@ -29,9 +31,27 @@ if TYPE_CHECKING:
 _OF_EACH = {"hidden_act": "swish", "attnres_block_size": None, "use_l2warp": False}
 _OF_DELTA = {**_OF_EACH, "use_short_conv": True, "allow_neg_eigval": False}
 _EXPECTED: dict[str, dict[str, Any]] = {
-    "gated_deltanet": {**_OF_DELTA, "use_gate": True, "output_gate_activation": "swish", "num_v_heads": None},
-    "delta_net": {**_OF_DELTA, "use_gate": False, "use_beta": True, "use_output_norm": True, "qk_norm": "l2", "qk_activation": "silu"},
-    "kda": {**_OF_DELTA, "num_v_heads": None, "conv_bias": False, "safe_gate": False, "lower_bound": None},
+    "gated_deltanet": {
+        **_OF_DELTA,
+        "use_gate": True,
+        "output_gate_activation": "swish",
+        "num_v_heads": None,
+    },
+    "delta_net": {
+        **_OF_DELTA,
+        "use_gate": False,
+        "use_beta": True,
+        "use_output_norm": True,
+        "qk_norm": "l2",
+        "qk_activation": "silu",
+    },
+    "kda": {
+        **_OF_DELTA,
+        "num_v_heads": None,
+        "conv_bias": False,
+        "safe_gate": False,
+        "lower_bound": None,
+    },
     "gla": {
         **_OF_EACH,
         "feature_map": None,
@@ -90,7 +110,8 @@ _JOINED = {
 }
 """Weights here, and the ones of fla whose rows they are."""
 _APART = {"gla", "retnet", "hgrn", "hgrn2"}
-"""Models whose recurrent layers have their queries, keys and values apart here, too, and no convolution."""
+"""Models whose recurrent layers have their queries, keys and values apart here, too, and no
+convolution."""
 
 
 def is_readable(config: Mapping[str, Any]) -> bool:
@@ -105,19 +126,24 @@ _OF_ATTENTION = {"layers", "num_heads", "num_kv_heads", "qkv_bias", "window_size
 
 
 def _attention(config: Mapping[str, Any]) -> dict[int, dict[str, Any]] | None:
-    """The entries of a config about its layers of attention, by number; None where it is nothing that our mixers compute."""
-    found = config.get("attn") or []
-    found = [found] if isinstance(found, dict) else found
-    if not isinstance(found, list) or not all(isinstance(of, dict) and isinstance(of.get("layers"), list) for of in found):
+    """The entries of a config about its layers of attention, by number; None where it is nothing
+    that our mixers compute."""
+    entries = config.get("attn") or []
+    entries = [entries] if isinstance(entries, dict) else entries
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) and isinstance(entry.get("layers"), list) for entry in entries):
         return None
-    if any(of.keys() - _OF_ATTENTION or of.get("qkv_bias") or "num_heads" not in of for of in found):
+    if any(entry.keys() - _OF_ATTENTION or entry.get("qkv_bias") or "num_heads" not in entry for entry in entries):
         return None
-    return {layer: of for of in found for layer in of["layers"] if isinstance(layer, int)}
+    return {layer: entry for entry in entries for layer in entry["layers"] if isinstance(layer, int)}
 
 
 def _same(config: Mapping[str, Any], name: str) -> Any:
     """The value of an entry that says the same as its default."""
-    return {"num_v_heads": config.get("num_heads"), "num_kv_heads": config.get("num_heads"), "output_gate_activation": "silu"}.get(name)
+    return {
+        "num_v_heads": config.get("num_heads"),
+        "num_kv_heads": config.get("num_heads"),
+        "output_gate_activation": "silu",
+    }.get(name)
 
 
 def read_fla(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
@@ -127,13 +153,13 @@ def read_fla(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
     """
     config = artifacts.json_object(folder / CONFIG)
     kind = str(config["model_type"])
-    found = {name.removeprefix("model."): value for name, value in _load(folder).items()}
-    weights = Weights(renamed(found, _NAMES), folder / CONFIG)
+    loaded = {name.removeprefix("model."): value for name, value in _load(folder).items()}
+    weights = Weights(renamed(loaded, _NAMES), folder / CONFIG)
     vocab_size, d_model = weights.shape("embedding.weight")
     mlp_width, _ = weights.shape("blocks.0.mlp.gate_proj.weight")
     eps = weights.real(config, "norm_eps", 1e-6)
     attention, layers = _attention(config) or {}, list[LayerConfig]()
-    for i in range(weights.whole(config, "num_hidden_layers", MAX_LAYERS)):
+    for i in range(weights.integer(config, "num_hidden_layers", MAX_LAYERS)):
         block, joined = f"blocks.{i}.", set(_JOINED)
         if i in attention:
             layers.append(_attention_layer(attention[i], weights, block, d_model))
@@ -145,65 +171,112 @@ def read_fla(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
         for name in joined:
             _join(weights, block, name, _JOINED[name])
     if kind in ("hgrn", "hgrn2"):
-        _set_lower_bounds(weights, len(layers), [i for i in range(len(layers)) if i not in attention])
+        _set_lower_bounds(
+            weights,
+            len(layers),
+            [i for i in range(len(layers)) if i not in attention],
+        )
     tied = bool(config.get("tie_word_embeddings", False))
     if tied:
         weights.drop_tied_head()
-    return ArchitectureConfig(vocab_size, d_model, tuple(layers), mlp_width=mlp_width, norm_eps=eps, tied_head=tied), weights.named
+    return ArchitectureConfig(
+        vocab_size,
+        d_model,
+        tuple(layers),
+        mlp_width=mlp_width,
+        norm_eps=eps,
+        tied_head=tied,
+    ), weights.tensors
 
 
 def _set_lower_bounds(weights: Weights, num_layers: int, recurrent: Sequence[int]) -> None:
-    """The least forget gates of these layers, which follow from a parameter of all layers: none of the first, and rising."""
+    """The least forget gates of these layers, which follow from a parameter of all layers: none of
+    the first, and rising."""
     import torch
 
     bounds = None
-    if "lower_bounds" in weights.named:
+    if "lower_bounds" in weights.tensors:
         if weights.shape("lower_bounds")[0] != num_layers:
-            raise UserError(f"weight lower_bounds is not that of a model of {num_layers:,} layers", where=weights.where.parent)
-        shares = weights.named.pop("lower_bounds").softmax(0, dtype=torch.float32)
+            raise UserError(
+                f"weight lower_bounds is not that of a model of {num_layers:,} layers",
+                where=weights.where.parent,
+            )
+        shares = weights.tensors.pop("lower_bounds").softmax(0, dtype=torch.float32)
         bounds = shares.cumsum(0) - shares[0]
     for i in recurrent:
-        gates = weights.named[f"blocks.{i}.mixer.f_proj.weight"]
-        weights.named[f"blocks.{i}.mixer.lower_bound"] = gates.new_zeros(len(gates)) if bounds is None else bounds[i]
+        gates = weights.tensors[f"blocks.{i}.mixer.f_proj.weight"]
+        weights.tensors[f"blocks.{i}.mixer.lower_bound"] = gates.new_zeros(len(gates)) if bounds is None else bounds[i]
 
 
-def _attention_layer(of: Mapping[str, Any], weights: Weights, block: str, d_model: int) -> LayerConfig:
-    """A layer of attention; heads of keys and values that several heads of queries share are repeated for each of them."""
-    heads = weights.whole(of, "num_heads")
-    groups = heads if of.get("num_kv_heads") is None else weights.whole(of, "num_kv_heads")
+def _attention_layer(
+    entry: Mapping[str, Any],
+    weights: Weights,
+    block: str,
+    d_model: int,
+) -> LayerConfig:
+    """A layer of attention; heads of keys and values that several heads of queries share are
+    repeated for each of them."""
+    heads = weights.integer(entry, "num_heads")
+    groups = heads if entry.get("num_kv_heads") is None else weights.integer(entry, "num_kv_heads")
     for name in (f"{block}mixer.{part}_proj.weight" for part in "kv"):
         rows, width = weights.shape(name)
         if heads % groups or rows * heads != groups * d_model:
-            raise UserError(f"weight {name} has {rows} rows, which are not those of {groups} heads", where=weights.where.parent)
-        weights.named[name] = weights.named[name].view(groups, -1, width).repeat_interleave(heads // groups, dim=0).flatten(0, 1)
-    options = {"num_heads": heads, "rope_base": weights.real(of, "rope_theta", 10000.0)}
-    if of.get("window_size") is None:
+            raise UserError(
+                f"weight {name} has {rows} rows, which are not those of {groups} heads",
+                where=weights.where.parent,
+            )
+        weights.tensors[name] = weights.tensors[name].view(groups, -1, width).repeat_interleave(heads // groups, dim=0).flatten(0, 1)
+    options = {"num_heads": heads, "rope_base": weights.real(entry, "rope_theta", 10000.0)}
+    if entry.get("window_size") is None:
         return LayerConfig("attention", options)
-    return LayerConfig("sliding_window", {**options, "window": weights.whole(of, "window_size")})
+    return LayerConfig("sliding_window", {**options, "window": weights.integer(entry, "window_size")})
 
 
-def _options(kind: str, config: Mapping[str, Any], weights: Weights, block: str, d_model: int) -> dict[str, Any]:
+def _options(
+    kind: str,
+    config: Mapping[str, Any],
+    weights: Weights,
+    block: str,
+    d_model: int,
+) -> dict[str, Any]:
     """The options of a layer's mixer; widths are those of its weights."""
     at = f"{block}mixer"
-    if kind in ("hgrn", "hgrn2"):  # of the norm of HGRN-2 fla leaves the epsilon at its default, whatever the config has
+    # Of the norm of HGRN-2 fla leaves the epsilon at its default, whatever the config has.
+    if kind in ("hgrn", "hgrn2"):
         factor = (weights.shape(f"{at}.f_proj.weight")[0] + 0.5) / d_model
         if kind == "hgrn":
             return {"expand": factor}
-        given = {"expand_ratio": 128, **config}
-        named = "num_heads" if given["expand_ratio"] is None else "expand_ratio"  # which is the width of a head's keys
-        number = weights.whole(given, named)
-        return {"key_factor": factor, "num_heads": number if named == "num_heads" else d_model // number, "eps": 1e-5}
-    heads = weights.whole(config, "num_heads")
+        entries = {"expand_ratio": 128, **config}
+        # Which is the width of a head's keys.
+        name = "num_heads" if entries["expand_ratio"] is None else "expand_ratio"
+        number = weights.integer(entries, name)
+        return {
+            "key_factor": factor,
+            "num_heads": number if name == "num_heads" else d_model // number,
+            "eps": 1e-5,
+        }
+    heads = weights.integer(config, "num_heads")
     key_width, value_width = (weights.shape(f"{at}.{name}_proj.weight")[0] for name in "kv")
-    # Factors are multiplied by the width and rounded down: half a channel more, lest rounding should lose one.
-    options = {"key_factor": (key_width + 0.5) / d_model, "value_factor": (value_width + 0.5) / d_model, "num_heads": heads}
+    # Factors are multiplied by the width and rounded down: half a channel more, lest rounding
+    # should lose one.
+    options = {
+        "key_factor": (key_width + 0.5) / d_model,
+        "value_factor": (value_width + 0.5) / d_model,
+        "num_heads": heads,
+    }
     if kind == "gla":  # fla's defaults of the gate's rank and temperature are not in its config
         return {**options, "gate_rank": weights.shape(f"{at}.decay_in.weight")[0]}
-    if kind == "retnet":  # ours has a norm without weights: they become factors of the columns that follow it
+    # Ours has a norm without weights: they become factors of the columns that follow it.
+    if kind == "retnet":
         [value_dim], name = weights.shape(f"{at}.norm.weight", 1), f"{at}.out_proj.weight"
         if value_dim * heads != value_width or weights.shape(name)[1] != value_width:
-            raise UserError(f"weight {at}.norm.weight is not that of {heads} heads", where=weights.where.parent)
-        weights.named[name] = weights.named[name] * weights.named.pop(f"{at}.norm.weight").repeat(heads)
+            raise UserError(
+                f"weight {at}.norm.weight is not that of {heads} heads",
+                where=weights.where.parent,
+            )
+        weights.tensors[name] = weights.tensors[name] * weights.tensors.pop(f"{at}.norm.weight").repeat(
+            heads,
+        )
         return {"value_factor": options["value_factor"], "num_heads": heads, "rope_base": 10000.0}
     options["short_conv"] = weights.shape(f"{at}.q_conv1d.weight", 3)[2]
     return {**options, "gate_bias": True} if kind == "kda" else options
@@ -215,29 +288,68 @@ def _join(weights: Weights, block: str, name: str, parts: list[str]) -> None:
 
     columns = {weights.shape(block + part, 3 if "conv" in part else 2)[1:] for part in parts}
     if len(columns) > 1:
-        raise UserError(f"weights {block}{parts[0]} and {parts[-1]} have other shapes", where=weights.where.parent)
-    weights.named[block + name] = torch.cat([weights.named.pop(block + part) for part in parts])
+        raise UserError(
+            f"weights {block}{parts[0]} and {parts[-1]} have other shapes",
+            where=weights.where.parent,
+        )
+    weights.tensors[block + name] = torch.cat([weights.tensors.pop(block + part) for part in parts])
 
 
 def _load(folder: Path) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for path in deciding_files(folder):
-        found |= load_weights(path) if path.suffix == ".safetensors" else {}
-    if not found:
-        raise UserError("no .safetensors file with its weights", where=folder, remedy="save it with safetensors, or complete the folder")
-    return found
+        weights |= load_weights(path) if path.suffix == ".safetensors" else {}
+    if not weights:
+        raise UserError(
+            "no .safetensors file with its weights",
+            where=folder,
+            remedy="save it with safetensors, or complete the folder",
+        )
+    return weights
 
 
-# ------------------------------------------------------------------------------------------------- models that fla runs
+# ----------------------------------------------------------------------------- models that fla runs
 
-_DELTA = ("comba", "delta_net", "gated_deltanet", "gated_deltaproduct", "kda", "precond_gated_deltanet", "precond_kda")
-_GATED = ("abc", "gla", "gsa", "hgrn", "hgrn2", "lightnet", "linear_attn", "mesa_net", "retnet", "rodimus", "rwkv6", "rwkv7")
+_DELTA = (
+    "comba",
+    "delta_net",
+    "gated_deltanet",
+    "gated_deltaproduct",
+    "kda",
+    "precond_gated_deltanet",
+    "precond_kda",
+)
+_GATED = (
+    "abc",
+    "gla",
+    "gsa",
+    "hgrn",
+    "hgrn2",
+    "lightnet",
+    "linear_attn",
+    "mesa_net",
+    "retnet",
+    "rodimus",
+    "rwkv6",
+    "rwkv7",
+)
 _MAMBA = ("log_linear_mamba2", "mamba3", "samba")
-_ATTENTION = ("deltaformer", "forgetting_transformer", "mla", "moba", "nsa", "parallax", "path_attn", "stickbreaking_attn", "transformer")
+_ATTENTION = (
+    "deltaformer",
+    "forgetting_transformer",
+    "mla",
+    "moba",
+    "nsa",
+    "parallax",
+    "path_attn",
+    "stickbreaking_attn",
+    "transformer",
+)
 _OTHER = ("cat", "cyclic_flow_attention", "mom", "raven", "wall_transformer", "yoco")
 
 MODEL_TYPES = frozenset((*_DELTA, *_GATED, *_MAMBA, *_ATTENTION, *_OTHER))
-"""Values of `model_type` that fla 0.6 has, without those that transformers has, too: for these, transformers' own classes are used."""
+"""Values of `model_type` that fla 0.6 has, without those that transformers has, too: for these,
+transformers' own classes are used."""
 
 _REMEDY = f"install it: {settings.installing('fla')}"
 
@@ -245,7 +357,8 @@ _REMEDY = f"install it: {settings.installing('fla')}"
 def register(model_type: str, spec: str, device: torch.device) -> None:
     """Registers fla's classes where a config's `model_type` needs them.
 
-    Raises UserError where the package is missing, has no such model, or there is no GPU: its forward passes are Triton kernels.
+    Raises UserError where the package is missing, has no such model, or there is no GPU: its
+    forward passes are Triton kernels.
     """
     from transformers import CONFIG_MAPPING
 
@@ -261,7 +374,11 @@ def register(model_type: str, spec: str, device: torch.device) -> None:
         raise UserError(problem, where=spec, remedy=_REMEDY) from error
     restore_own_classes()
     if model_type not in CONFIG_MAPPING:
-        raise UserError(f"the installed flash-linear-attention has no model {model_type}", where=spec, remedy=_REMEDY)
+        raise UserError(
+            f"the installed flash-linear-attention has no model {model_type}",
+            where=spec,
+            remedy=_REMEDY,
+        )
     if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         problem = f"{model_type} is computed by kernels of flash-linear-attention, which need a GPU"
         raise UserError(problem, where=spec, remedy="use --device cuda on a machine with one")

@@ -75,7 +75,8 @@ def check_code(config: Mapping[str, Any], spec: str) -> None:
 
 
 def find_kernels(*, allowed: bool) -> None:
-    """Makes transformers look for the package `kernels` again, and take it for missing unless it is `allowed`."""
+    """Makes transformers look for the package `kernels` again, and take it for missing unless it is
+    `allowed`."""
     from transformers.utils import is_kernels_available
 
     forget: Any = getattr(is_kernels_available, "cache_clear", None)

@@ -1,7 +1,8 @@
 """Greedy generation, and the NLL of a known answer after the same prompt, for every scoring model.
 
-A `TorchModel` reads each prompt once and continues token by token, all rows together (`by_stepping`); any other model scores the
-whole sequence again for every generated id (`by_scoring`). Padding never enters a model's state.
+A `TorchModel` reads each prompt once and continues token by token, all rows together
+(`by_stepping`); any other model scores the whole sequence again for every generated id
+(`by_scoring`). Padding never enters a model's state.
 """
 
 from __future__ import annotations
@@ -27,41 +28,59 @@ if TYPE_CHECKING:
 
 
 def generate(
-    model: ScoringModel, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: IsDone
+    model: ScoringModel,
+    prompts: Sequence[np.ndarray],
+    answers: Sequence[np.ndarray],
+    most: int,
+    is_done: IsDone,
 ) -> list[Continuation]:
-    """Continues each prompt by the ids of the largest logits, the lowest among equals, and scores its answer after it.
+    """Continues each prompt by the ids of the largest logits, the lowest among equals, and scores
+    its answer after it.
 
-    `prompts[i]`: ids (t,), at least one. `answers[i]`: ids whose NLL is wanted, may be none. `most`: most ids generated, 0
-    for none. `is_done(i, ids)` is called after each id generated for prompt i, and says whether its text is complete. All prompts are
-    one batch; len(prompt) + max(most, len(answer)) must be within `max_length`. Raises MemoryError where they do not fit.
+    `prompts[i]`: ids (t,), at least one. `answers[i]`: ids whose NLL is wanted, may be none.
+    `most`: most ids generated, 0 for none. `is_done(i, ids)` is called after each id generated for
+    prompt i, and says whether its text is complete. All prompts are one batch; len(prompt) +
+    max(most, len(answer)) must be within `max_length`. Raises MemoryError where they do not fit.
     """
     own = getattr(model, "generate", None)
     return by_scoring(model, prompts, answers, most, is_done) if own is None else list(own(prompts, answers, most, is_done))
 
 
 def by_scoring(
-    model: ScoringModel, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: IsDone
+    model: ScoringModel,
+    prompts: Sequence[np.ndarray],
+    answers: Sequence[np.ndarray],
+    most: int,
+    is_done: IsDone,
 ) -> list[Continuation]:
-    """See `generate`: each id is the last argmax of the prompt, what was generated, and an arbitrary id whose score is not used."""
-    found = [Continuation([], np.empty(0, np.float32)) for _ in prompts]
-    asked = [answer if len(answer) else [0] for answer in answers]
+    """See `generate`: each id is the last argmax of the prompt, what was generated, and an
+    arbitrary id whose score is not used."""
+    continuations = [Continuation([], np.empty(0, np.float32)) for _ in prompts]
+    targets = [answer if len(answer) else [0] for answer in answers]
     going = [number for number, answer in enumerate(answers) if most or len(answer)]
     first = {}
-    for number, (nll, argmax) in zip(going, _scored(model, [np.append(prompts[i], asked[i]) for i in going]), strict=True):
-        found[number] = Continuation([], nll[len(nll) - len(answers[number]) :])
+    for number, (nll, argmax) in zip(
+        going,
+        _scored(model, [np.append(prompts[i], targets[i]) for i in going]),
+        strict=True,
+    ):
+        continuations[number] = Continuation([], nll[len(nll) - len(answers[number]) :])
         first[number] = int(argmax[len(prompts[number]) - 1])
     going = going if most else []
     following = [first[number] for number in going]
     while going:
         for number, following_id in zip(going, following, strict=True):
-            found[number].ids.append(following_id)
-        going = [i for i in going if not is_done(i, found[i].ids) and len(found[i].ids) < most]
-        texts = [np.concatenate([prompts[i], found[i].ids, [0]]) for i in going]
+            continuations[number].ids.append(following_id)
+        going = [i for i in going if not is_done(i, continuations[i].ids) and len(continuations[i].ids) < most]
+        texts = [np.concatenate([prompts[i], continuations[i].ids, [0]]) for i in going]
         following = [int(argmax[-1]) for _, argmax in _scored(model, texts)]
-    return found
+    return continuations
 
 
-def _scored(model: ScoringModel, sequences: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
+def _scored(
+    model: ScoringModel,
+    sequences: Sequence[np.ndarray],
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """NLLs and argmaxes of each sequence."""
     if not sequences:
         return []
@@ -73,7 +92,8 @@ def _scored(model: ScoringModel, sequences: Sequence[np.ndarray]) -> list[tuple[
 
 @dataclass(slots=True)
 class _Row:
-    """A prompt that is continued: by the ids of its answer, or (None) by the ids that the model generates."""
+    """A prompt that is continued: by the ids of its answer, or (None) by the ids that the model
+    generates."""
 
     number: int
     inputs: np.ndarray
@@ -85,15 +105,29 @@ class _Row:
     """Of these ids."""
 
 
-def by_stepping(model: Any, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: IsDone) -> list[Continuation]:
-    """See `generate`: each prompt, of two ids at least, is read once, then all rows continue together, see `TorchModel.can_join`."""
+def by_stepping(
+    model: Any,
+    prompts: Sequence[np.ndarray],
+    answers: Sequence[np.ndarray],
+    most: int,
+    is_done: IsDone,
+) -> list[Continuation]:
+    """See `generate`: each prompt, of two ids at least, is read once, then all rows continue
+    together, see `TorchModel.can_join`."""
     import torch
 
     def advance(rows: list[_Row], outputs: Tensor) -> list[int]:
-        """Gives every row its next id, from outputs (rows, ...); the indices of those that are not done."""
+        """Gives every row its next id, from outputs (rows, ...); the indices of those that are not
+        done."""
         targets = [0 if row.answer is None else row.answer[len(row.ids)] for row in rows]
-        found = model.reduce(outputs, model.to_device(np.array(targets)))
-        for row, target, argmax, nll in zip(rows, targets, found.argmax.tolist(), found.nll.tolist(), strict=True):
+        scores = model.reduce(outputs, model.to_device(np.array(targets)))
+        for row, target, argmax, nll in zip(
+            rows,
+            targets,
+            scores.argmax.tolist(),
+            scores.nll.tolist(),
+            strict=True,
+        ):
             row.ids.append(argmax if row.answer is None else target)
             row.nll.append(nll)
         return [place for place, row in enumerate(rows) if not is_complete(row)]
@@ -115,11 +149,18 @@ def by_stepping(model: Any, prompts: Sequence[np.ndarray], answers: Sequence[np.
             outputs, state = model.step(ids, state)
             outputs = outputs[:, -1]
     ids_of = {row.number: row.ids for row in generated}
-    return [Continuation(ids_of.get(i, []), np.array(answered[i].nll if i in answered else [], np.float32)) for i in range(len(prompts))]
+    return [
+        Continuation(
+            ids_of.get(i, []),
+            np.array(answered[i].nll if i in answered else [], np.float32),
+        )
+        for i in range(len(prompts))
+    ]
 
 
 def _read_all(model: Any, rows: list[_Row]) -> tuple[list[_Row], Tensor, Any]:
-    """The rows, the longest first, with outputs (rows, ...) after their inputs and their joint state; equal lengths are read at once."""
+    """The rows, the longest first, with outputs (rows, ...) after their inputs and their joint
+    state; equal lengths are read at once."""
     import torch
 
     rows = sorted(rows, key=lambda row: (-len(row.inputs), row.inputs.tobytes()))
@@ -129,7 +170,8 @@ def _read_all(model: Any, rows: list[_Row]) -> tuple[list[_Row], Tensor, Any]:
 
 
 def _read(model: Any, rows: list[_Row]) -> tuple[Tensor, Any]:
-    """Outputs (rows, ...) after inputs of equal length, and their state; a text that two rows share is read once."""
+    """Outputs (rows, ...) after inputs of equal length, and their state; a text that two rows share
+    is read once."""
     texts = list({row.inputs.tobytes(): row.inputs for row in rows}.values())
     inputs, state = np.stack(texts), None
     ends = np.cumsum(model.sizes(inputs.shape[1], model.prompt_chunk))

@@ -1,4 +1,5 @@
-"""Causal language models that transformers loads, from a directory, a GGUF file or a hub id: identified, checked first, and loaded."""
+"""Causal language models that transformers loads, from a directory, a GGUF file or a hub id:
+identified, checked first, and loaded."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 _BELONG = "check that config and weights belong together"
 
 _MOST_UNSAVED = 1.25
-"""Most weights that a config asks for, by those in the files: some models compute a few, such as positions, instead of saving them."""
+"""Most weights that a config asks for, by those in the files: some models compute a few, such as
+positions, instead of saving them."""
 
 _FEW = 1 << 24
 """Weights that take little memory, of which loading tells the names if they are missing."""
@@ -50,12 +52,14 @@ _MOST_PACKED = 32
 
 
 def load(request: ModelRequest) -> TransformersModel | NativeModel:
-    """Loads a model in evaluation mode, entirely in float64 where the request asks for that precision; an adapter is merged into its base.
+    """Loads a model in evaluation mode, entirely in float64 where the request asks for that
+    precision; an adapter is merged into its base.
 
-    Layouts that transformers does not read run on our own mixers: those of `published` by hub id, and those of `fla`.
+    Layouts that transformers does not read run on our own mixers: those of `published` by hub id,
+    and those of `fla`.
 
-    Raises UserError where transformers cannot read it, where weights are missing from the files, where the device is missing, or
-    where the model fails the checks on a few ids.
+    Raises UserError where transformers cannot read it, where weights are missing from the files,
+    where the device is missing, or where the model fails the checks on a few ids.
     """
     from recallkit.models.transformers_model import TransformersModel
 
@@ -69,7 +73,8 @@ def load(request: ModelRequest) -> TransformersModel | NativeModel:
             return native_model.load(request)
         model = _from_pretrained(request)
     if request.dtype == "float64":
-        # Some models keep a few weights and buffers in float32 in whatever precision they are loaded.
+        # Some models keep a few weights and buffers in float32 in whatever precision they are
+        # loaded.
         model = model.double()
     return TransformersModel(model.to(device).eval(), request.spec, device)
 
@@ -110,21 +115,27 @@ def _is_native(spec: str) -> bool:
 
 
 def identify(request: ModelRequest) -> str:
-    """Digest of everything that determines the scores, except the precision: the files of a local one, the commit of a hub's.
+    """Digest of everything that determines the scores, except the precision: the files of a local
+    one, the commit of a hub's.
 
-    Where the code of a checkpoint may run, its files are part of it; that of an adapter includes its base. Raises UserError where
-    there is no such model.
+    Where the code of a checkpoint may run, its files are part of it; that of an adapter includes
+    its base. Raises UserError where there is no such model.
     """
     if adapter := find_adapter(request.spec):
-        return artifacts.digest_json([adapters.identify(adapter), identify(_base_request(adapter, request))])
+        return artifacts.digest_json(
+            [adapters.identify(adapter), identify(_base_request(adapter, request))],
+        )
     _checked_config(request)
     path = Path(request.spec)
     if path.is_file():
         return artifacts.digest_weights(path)
     if path.is_dir():
-        found = checkpoint_files.deciding_files(path, with_code=request.trust_remote_code)
-        return artifacts.digest_json([[str(file.relative_to(path)), artifacts.digest_weights(file)] for file in found])
-    return hub_file(request.spec, "config.json").parent.name  # the commit is part of the path in the hub's cache
+        files = checkpoint_files.deciding_files(path, with_code=request.trust_remote_code)
+        return artifacts.digest_json(
+            [[str(file.relative_to(path)), artifacts.digest_weights(file)] for file in files],
+        )
+    # The commit is part of the path in the hub's cache.
+    return hub_file(request.spec, "config.json").parent.name
 
 
 def facts(request: ModelRequest) -> ModelFacts | None:
@@ -163,7 +174,8 @@ def facts(request: ModelRequest) -> ModelFacts | None:
 
 
 def own_tokenizer(spec: str) -> str | None:
-    """The tokenizer that comes with a model: the GGUF file, the directory with a tokenizer's files, or the hub id; None where none does.
+    """The tokenizer that comes with a model: the GGUF file, the directory with a tokenizer's files,
+    or the hub id; None where none does.
 
     An adapter without one has that of its base model.
     """
@@ -188,14 +200,15 @@ def code_files(request: ModelRequest) -> list[str]:
     path = Path(request.spec)  # loading reports what cannot be read
     place = path / "config.json" if path.exists() else hub_file(request.spec, "config.json")
     config = artifacts.json_object(place)
-    named = config.get("auto_map")
-    classes = [named.get(kind) for kind in ("AutoConfig", "AutoModelForCausalLM")] if isinstance(named, dict) else []
+    entry = config.get("auto_map")
+    classes = [entry.get(kind) for kind in ("AutoConfig", "AutoModelForCausalLM")] if isinstance(entry, dict) else []
     files = {f"{name.rpartition('.')[0]}.py" for name in classes if isinstance(name, str)}
     return sorted(files.union(foreign_code.named_code(config)))
 
 
 def find_adapter(spec: str) -> adapters.Adapter | None:
-    """The PEFT adapter in a directory or of a hub id; None where there is none. Raises UserError as `read_adapter` does."""
+    """The PEFT adapter in a directory or of a hub id; None where there is none. Raises UserError as
+    `read_adapter` does."""
     folder = Path(spec)
     if not folder.exists() and registry.may_be_hub_id(spec):
         if not (config := hub_file_if_any(spec, adapters.CONFIG)):
@@ -206,40 +219,58 @@ def find_adapter(spec: str) -> adapters.Adapter | None:
 
 
 def _base_request(adapter: adapters.Adapter, request: ModelRequest) -> ModelRequest:
-    """The request for the model that an adapter changes. Raises UserError where that is an adapter, too."""
+    """The request for the model that an adapter changes. Raises UserError where that is an adapter,
+    too."""
     if find_adapter(adapter.base):
-        raise UserError(f"its base model {adapter.base} is an adapter, too", where=request.spec, remedy="merge that one first")
+        raise UserError(
+            f"its base model {adapter.base} is an adapter, too",
+            where=request.spec,
+            remedy="merge that one first",
+        )
     return replace(request, spec=adapter.base)
 
 
-# --------------------------------------------------------------------------------------- what is known before weights are read
+# ------------------------------------------------------------ what is known before weights are read
 
 
 def read_config(spec: str) -> dict[str, Any]:
     """The config.json of a directory or hub id; an empty mapping for a GGUF file.
 
-    Raises UserError for what is not a model, for a config that asks for impossible sizes, and for a quantisation that transformers does not
-    know: it would take the numbers in the files for weights.
+    Raises UserError for what is not a model, for a config that asks for impossible sizes, and for a
+    quantisation that transformers does not know: it would take the numbers in the files for
+    weights.
     """
     path = Path(spec)
     if path.exists():
         checkpoint_files.check_is_model(path)
-    config = artifacts.json_object(path / "config.json" if path.exists() else hub_file(spec, "config.json"))
+    config = artifacts.json_object(
+        path / "config.json" if path.exists() else hub_file(spec, "config.json"),
+    )
     try:
         check_foreign(config)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"its config is not that of a model ({error})", where=spec, remedy="check config.json") from error
+        raise UserError(
+            f"its config is not that of a model ({error})",
+            where=spec,
+            remedy="check config.json",
+        ) from error
     if method := quantisation(config):
         from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
-        if not any(known.startswith(method) for known in AUTO_QUANTIZATION_CONFIG_MAPPING):  # bitsandbytes_4bit
+        # Bitsandbytes_4bit.
+        if not any(known.startswith(method) for known in AUTO_QUANTIZATION_CONFIG_MAPPING):
             problem = f"quantised by {method}, which the installed transformers does not know"
-            raise UserError(problem, where=spec, remedy="give the model before it was quantised, or a .gguf file")
+            raise UserError(
+                problem,
+                where=spec,
+                remedy="give the model before it was quantised, or a .gguf file",
+            )
     return config
 
 
 def _checked_config(request: ModelRequest) -> dict[str, Any]:
-    """The config of a model. Raises UserError as `read_config` does, and for code that is not allowed."""
+    """The config of a model. Raises UserError as `read_config` does, and for code that is not
+    allowed."""
     config = read_config(request.spec)
     if not request.trust_remote_code:
         foreign_code.check_code(config, request.spec)
@@ -256,7 +287,8 @@ def _place(spec: str) -> tuple[str, dict[str, Any]]:
 
 
 def _made_without_weights(spec: str, config: Mapping[str, Any]) -> Any:
-    """The model of a config, without memory for weights; None where transformers cannot make it, which loading explains.
+    """The model of a config, without memory for weights; None where transformers cannot make it,
+    which loading explains.
 
     Raises UserError where a config of a directory asks for many more weights than its files have.
     """
@@ -292,7 +324,8 @@ def _check_rotary(config: Any, spec: str) -> None:
 def _skeleton(spec: str, there: int | None) -> Any:
     """The model of a config, on the meta device.
 
-    Raises UserError where it asks for so many more weights than are `there` that making them would exhaust the memory.
+    Raises UserError where it asks for so many more weights than are `there` that making them would
+    exhaust the memory.
     """
     import torch
     from transformers import AutoConfig
@@ -305,7 +338,11 @@ def _skeleton(spec: str, there: int | None) -> Any:
     model.tie_weights()
     wanted = _num_weights(model)
     if there is not None and wanted > there * _MOST_UNSAVED + _FEW:
-        raise UserError(f"its config asks for {wanted:,} weights, and its files have {there:,}", where=spec, remedy=_BELONG)
+        raise UserError(
+            f"its config asks for {wanted:,} weights, and its files have {there:,}",
+            where=spec,
+            remedy=_BELONG,
+        )
     return model
 
 
@@ -314,7 +351,8 @@ def _num_weights(model: Any) -> int:
 
 
 def _auto_class(config: Any, spec: str) -> Any:
-    """The class of transformers that makes the language model of a config: of one that reads images, too, where it has none of text alone.
+    """The class of transformers that makes the language model of a config: of one that reads
+    images, too, where it has none of text alone.
 
     Raises UserError where it has neither, and for an encoder with a decoder.
     """
@@ -331,11 +369,11 @@ def _auto_class(config: Any, spec: str) -> Any:
 def _configured_dtype(config: Mapping[str, Any]) -> str | None:
     """The precision that a config names, also that of its text model."""
     nested = config.get("text_config")
-    named = config.get("dtype") or config.get("torch_dtype") or (_configured_dtype(nested) if isinstance(nested, dict) else None)
-    return named.removeprefix("torch.") if isinstance(named, str) else None
+    dtype = config.get("dtype") or config.get("torch_dtype") or (_configured_dtype(nested) if isinstance(nested, dict) else None)
+    return dtype.removeprefix("torch.") if isinstance(dtype, str) else None
 
 
-# ------------------------------------------------------------------------------------------------------------- loading
+# ------------------------------------------------------------------------------------------ loading
 
 
 def _from_pretrained(request: ModelRequest, **placement: Any) -> Any:
@@ -371,8 +409,12 @@ def _from_pretrained(request: ModelRequest, **placement: Any) -> Any:
             )
         loader = _own_class(config, source, options) if trusted else None
         if loader is None:
-            of = options.get("config") or AutoConfig.from_pretrained(source, trust_remote_code=trusted, **options)
-            loader = _auto_class(of, spec)
+            made_config = options.get("config") or AutoConfig.from_pretrained(
+                source,
+                trust_remote_code=trusted,
+                **options,
+            )
+            loader = _auto_class(made_config, spec)
         model, info = loader.from_pretrained(
             source,
             dtype=choose_dtype(request.dtype),
@@ -403,23 +445,39 @@ def _load_errors(request: ModelRequest, config: Mapping[str, Any]) -> Iterator[N
     except UserError:
         raise
     except pickle.UnpicklingError as error:
-        raise UserError("its .bin file contains more than weights, and could run code", where=spec, remedy="use safetensors") from error
+        raise UserError(
+            "its .bin file contains more than weights, and could run code",
+            where=spec,
+            remedy="use safetensors",
+        ) from error
     except failures as error:
         if "trust_remote_code" in str(error) and not trusted:
             problem = "it needs Python code from its own repository, which is never run unasked"
-            raise UserError(problem, where=spec, remedy="read that code, then allow it with --trust-remote-code") from error
+            raise UserError(
+                problem,
+                where=spec,
+                remedy="read that code, then allow it with --trust-remote-code",
+            ) from error
         if method := quantisation(config):
             problem = f"quantised by {method}, which transformers cannot load here ({first_line(error)})"
-            raise UserError(problem, where=spec, remedy="give the model before it was quantised, or a .gguf file") from error
+            raise UserError(
+                problem,
+                where=spec,
+                remedy="give the model before it was quantised, or a .gguf file",
+            ) from error
         problem = f"transformers cannot load it ({first_line(error)})"
-        raise UserError(problem, where=spec, remedy="give a model directory, a .gguf file or a hub id") from error
+        raise UserError(
+            problem,
+            where=spec,
+            remedy="give a model directory, a .gguf file or a hub id",
+        ) from error
 
 
 def _own_class(config: Mapping[str, Any], source: str, revision: Mapping[str, str]) -> Any:
     """The class defined by a checkpoint's own code as it is now; None where there is none.
 
-    `AutoModelForCausalLM` would reuse the first such class of a process for every later checkpoint with the same
-    configuration class, and would run its code even where that is not allowed.
+    `AutoModelForCausalLM` would reuse the first such class of a process for every later checkpoint
+    with the same configuration class, and would run its code even where that is not allowed.
     """
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
@@ -427,19 +485,31 @@ def _own_class(config: Mapping[str, Any], source: str, revision: Mapping[str, st
     return get_class_from_dynamic_module(reference, source, **revision) if reference else None
 
 
-_NOT_OF_TEXT = re.compile(r"(^|[._])(vision|visual|audio|image|multi_modal|multimodal|mm|mtp|nextn|v_head|inv_freq|masked_bias)([._]|$)")
-"""Names of weights beside those of the language model: parts that read no text, heads of training, what is computed again."""
+_NOT_OF_TEXT = re.compile(
+    r"(^|[._])(vision|visual|audio|image|multi_modal|multimodal|mm|mtp|nextn|v_head|inv_freq|masked_bias)([._]|$)",
+)
+"""Names of weights beside those of the language model: parts that read no text, heads of training,
+what is computed again."""
 
 
 def _check_all_used(info: Mapping[str, Any], config: Any, spec: str) -> None:
-    """Raises UserError where the model that transformers made is not that of the files: the scores would be of another one."""
+    """Raises UserError where the model that transformers made is not that of the files: the scores
+    would be of another one."""
     if missing := sorted(info.get("missing_keys", ())):
         problem = f"{len(missing)} weights are missing from its files, {missing[0]} among them"
-        raise UserError(problem, where=spec, remedy="scores of random weights mean nothing: check the files")
+        raise UserError(
+            problem,
+            where=spec,
+            remedy="scores of random weights mean nothing: check the files",
+        )
     if mismatched := sorted(info.get("mismatched_keys", ())):
         name, *shapes = mismatched[0]
         there, wanted = (" x ".join(map(str, shape)) for shape in shapes)
-        raise UserError(f"weight {name} has shape {there}, the config implies {wanted}", where=spec, remedy=_BELONG)
+        raise UserError(
+            f"weight {name} has shape {there}, the config implies {wanted}",
+            where=spec,
+            remedy=_BELONG,
+        )
     unused = sorted(name for name in info.get("unexpected_keys", ()) if not (_NOT_OF_TEXT.search(name) or _predicts_further(name, config)))
     if unused:
         problem = f"{len(unused)} weights in its files are of no layer of its config, {unused[0]} among them"
@@ -447,7 +517,8 @@ def _check_all_used(info: Mapping[str, Any], config: Any, spec: str) -> None:
 
 
 def _predicts_further(name: str, config: Any) -> bool:
-    """Whether a weight is of the layers behind the last that only predict tokens beyond the next, as DeepSeek's files have them."""
+    """Whether a weight is of the layers behind the last that only predict tokens beyond the next,
+    as DeepSeek's files have them."""
     layer, layers = re.search(r"\.layers\.(\d+)\.", name), getattr(config, "num_hidden_layers", 0)
     further = getattr(config, "num_nextn_predict_layers", None) or 0
     return layer is not None and layers <= int(layer[1]) < layers + further
@@ -457,7 +528,8 @@ _NOT_WEIGHTS = re.compile(r"rope_freqs|rope_factors|rot_embd|nextn")
 
 
 def _check_number_used(model: Any, sizes: Mapping[str, int], spec: str) -> None:
-    """Raises UserError where a GGUF file has more weights than the model: transformers leaves out tensors that it does not know."""
+    """Raises UserError where a GGUF file has more weights than the model: transformers leaves out
+    tensors that it does not know."""
     is_tied = bool(model.config.get_text_config().tie_word_embeddings)
     skipped = {name for name in sizes if _NOT_WEIGHTS.search(name) or (is_tied and name.startswith("output."))}
     there = sum(size for name, size in sizes.items() if name not in skipped)

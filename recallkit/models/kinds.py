@@ -1,6 +1,8 @@
-"""The kinds of models that a name can mean, as one table: `kind_of(spec)` says which kind it is, and the kind does the rest.
+"""The kinds of models that a name can mean, as one table: `kind_of(spec)` says which kind it is,
+and the kind does the rest.
 
-A new kind of model is a line of `KINDS` and the module that it names; nothing heavy is imported before a kind's functions are called.
+A new kind of model is a line of `KINDS` and the module that it names; nothing heavy is imported
+before a kind's functions are called.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
     from recallkit.models.protocol import ModelFacts, ModelRequest, ScoringModel
 
 COPY_CONTROL = "control:copy"
-"""The one model that reads text rather than ids, and answers prompts alone (recall/lm_eval_model.py)."""
+"""The one model that reads text rather than ids, and answers prompts alone
+(recall/lm_eval_model.py)."""
 
 GPT2, NEOX = "openai-community/gpt2", "EleutherAI/gpt-neox-20b"
 """The tokenizers of the checkpoints that Based's and Mamba's authors released without one."""
@@ -33,13 +36,15 @@ _OF_MAMBA = re.compile(r"state-spaces/mamba(?!.*-hf$)[\w.-]+")
 
 @dataclass(frozen=True, slots=True)
 class ModelKind:
-    """A kind of model: which names mean one, and the module with the functions `identify` and `load`, and more where there is more."""
+    """A kind of model: which names mean one, and the module with the functions `identify` and
+    `load`, and more where there is more."""
 
     name: str
     module: str
     """Of recallkit.models."""
     matches: Callable[[str], bool] | None
-    """Whether a name, known or not, is of this kind; None for the kind of every name that no other kind matches."""
+    """Whether a name, known or not, is of this kind; None for the kind of every name that no other
+    kind matches."""
     forms: Mapping[str, str] = field(default_factory=dict)
     """For `recallkit models`: a line of description for each form of its names."""
     tokenizer: str | None = None
@@ -47,13 +52,16 @@ class ModelKind:
     called: str = "a model"
     """What messages call one."""
     is_control: bool = False
-    """Whether it is computed from training counts: exactly, from the slices' own tokens, without a precision or a state."""
+    """Whether it is computed from training counts: exactly, from the slices' own tokens, without a
+    precision or a state."""
     is_run: bool = True
-    """Whether it is run here, on a device, in a precision, on ids of its own tokenizer; control models and recorded NLLs are not."""
+    """Whether it is run here, on a device, in a precision, on ids of its own tokenizer; control
+    models and recorded NLLs are not."""
     has_logits: bool = True
     """Whether it gives predictions over the whole vocabulary."""
     reads_builtin_tokenizer: bool = False
-    """Whether it reads ids of the built-in tokenizer where no other is named: it was trained on them, or is made for any."""
+    """Whether it reads ids of the built-in tokenizer where no other is named: it was trained on
+    them, or is made for any."""
 
     def identify(self, request: ModelRequest) -> str:
         """See `loading.identify_model`."""
@@ -65,7 +73,8 @@ class ModelKind:
         return model
 
     def facts(self, request: ModelRequest) -> ModelFacts | None:
-        """What is known of a model before its weights are read. Raises UserError where that shows that it cannot be used."""
+        """What is known of a model before its weights are read. Raises UserError where that shows
+        that it cannot be used."""
         facts: ModelFacts | None = self._function("facts")(request)
         return facts
 
@@ -74,19 +83,26 @@ class ModelKind:
         return bool(self._function("can_balance")(request))
 
     def own_tokenizer(self, spec: str) -> str | None:
-        """The tokenizer that comes with the model of a name, as `load_tokenizer` takes it; None where none does."""
+        """The tokenizer that comes with the model of a name, as `load_tokenizer` takes it; None
+        where none does."""
         return self.tokenizer or self._function("own_tokenizer")(spec)
 
     def code_files(self, request: ModelRequest) -> list[str]:
-        """The files of Python code that come with a checkpoint and that this request allows to run."""
+        """The files of Python code that come with a checkpoint and that this request allows to
+        run."""
         return self._function("code_files")(request) or []
 
     def _function(self, name: str) -> Callable[..., Any]:
-        return getattr(importlib.import_module(f"recallkit.models.{self.module}"), name, lambda _: None)
+        return getattr(
+            importlib.import_module(f"recallkit.models.{self.module}"),
+            name,
+            lambda _: None,
+        )
 
 
 def _is_user_model(spec: str) -> bool:
-    """`FILE.py:FUNCTION` or a plug-in, unless something of that very name is there; or a file in .py whose function was forgotten."""
+    """`FILE.py:FUNCTION` or a plug-in, unless something of that very name is there; or a file in
+    .py whose function was forgotten."""
     return spec.endswith(".py") and Path(spec).is_file() if Path(spec).exists() else user.is_user_function(spec)
 
 
@@ -122,7 +138,9 @@ KINDS: tuple[ModelKind, ...] = (
         "recorded",
         "recorded",
         recorded.is_recorded,
-        {"FILE.npy": "recorded NLLs of the slices' tokens, made by any program; also .safetensors, .parquet and .arrow (docs/nlls.md)"},
+        {
+            "FILE.npy": "recorded NLLs of the slices' tokens, made by any program; also .safetensors, .parquet and .arrow (docs/nlls.md)",
+        },
         called="a file of recorded NLLs",
         is_run=False,
         has_logits=False,
@@ -141,7 +159,9 @@ KINDS: tuple[ModelKind, ...] = (
         "copy",
         "control",
         lambda spec: spec == COPY_CONTROL,
-        {COPY_CONTROL: "finds the query in its prompt and copies what follows; only for eval-recall"},
+        {
+            COPY_CONTROL: "finds the query in its prompt and copies what follows; only for eval-recall",
+        },
         called="a control model",
         is_control=True,
         is_run=False,
@@ -161,14 +181,18 @@ KINDS: tuple[ModelKind, ...] = (
         "Based's checkpoints",
         "hf",
         lambda spec: _OF_BASED.fullmatch(spec) is not None and not Path(spec).exists(),
-        {"hazyresearch/NAME": "the checkpoints of the Based paper, {based,attn,mamba}-{360m,1b}, or a directory with such files"},
+        {
+            "hazyresearch/NAME": "the checkpoints of the Based paper, {based,attn,mamba}-{360m,1b}, or a directory with such files",
+        },
         tokenizer=GPT2,
     ),
     ModelKind(
         "Mamba's checkpoints",
         "hf",
         lambda spec: _OF_MAMBA.fullmatch(spec) is not None and not Path(spec).exists(),
-        {"state-spaces/NAME": "the checkpoints of the papers on Mamba, {mamba,mamba2}-{130m,...,2.8b}, or a directory with such files"},
+        {
+            "state-spaces/NAME": "the checkpoints of the papers on Mamba, {mamba,mamba2}-{130m,...,2.8b}, or a directory with such files",
+        },
         tokenizer=NEOX,
     ),
     ModelKind("native directory", "native_model", _is_native_directory),
@@ -183,7 +207,7 @@ KINDS: tuple[ModelKind, ...] = (
         "server",
         lambda spec: spec.startswith("openai:"),
         {
-            "openai:URL#MODEL": "a model behind a server that gives log probabilities of prompts (vLLM, SGLang), such as http://localhost:8000/v1"
+            "openai:URL#MODEL": "a model behind a server that gives log probabilities of prompts (vLLM, SGLang), such as http://localhost:8000/v1",
         },
         called="a model behind a server",
         has_logits=False,
@@ -192,7 +216,9 @@ KINDS: tuple[ModelKind, ...] = (
         "user",
         "user",
         _is_user_model,
-        {"FILE.py:FUNCTION": "a model of your own: the function returns a torch module, or anything that scores"},
+        {
+            "FILE.py:FUNCTION": "a model of your own: the function returns a torch module, or anything that scores",
+        },
     ),
     ModelKind("live", "live", lambda spec: spec.startswith(LIVE)),
 )

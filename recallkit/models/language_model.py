@@ -1,7 +1,9 @@
-"""A language model built from any sequence mixers: embedding, pre-norm blocks of a mixer and an MLP, and a head.
+"""A language model built from any sequence mixers: embedding, pre-norm blocks of a mixer and an
+MLP, and a head.
 
-The Llama recipe (RMSNorm, SwiGLU, tied head) is the default; checkpoints that follow other recipes differ by the options
-of `ArchitectureConfig`. A sequence is processed at once, or in chunks with the state carried between them.
+The Llama recipe (RMSNorm, SwiGLU, tied head) is the default; checkpoints that follow other recipes
+differ by the options of `ArchitectureConfig`. A sequence is processed at once, or in chunks with
+the state carried between them.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 
 
 class LanguageModel(nn.Module):
-    """Ids (b, t) to logits (b, t, vocab). Raises UserError for an unknown mixer, ValueError for options that do not fit the mixer."""
+    """Ids (b, t) to logits (b, t, vocab). Raises UserError for an unknown mixer, ValueError for
+    options that do not fit the mixer."""
 
     def __init__(self, config: ArchitectureConfig) -> None:
         super().__init__()
@@ -44,13 +47,15 @@ class LanguageModel(nn.Module):
 
     @property
     def max_length(self) -> int | None:
-        """Longest sequence that it can read: the smallest limit of the config and the mixers; None where there is no limit."""
+        """Longest sequence that it can read: the smallest limit of the config and the mixers; None
+        where there is no limit."""
         limits = [self.config.max_length, *(block.mixer.max_length for block in self.blocks)]
         return min((limit for limit in limits if limit is not None), default=None)
 
     @property
     def prefix(self) -> int:
-        """Most ids at the beginning that are read in both directions, so that they are not predicted; 0 in a causal model."""
+        """Most ids at the beginning that are read in both directions, so that they are not
+        predicted; 0 in a causal model."""
         return max((block.mixer.prefix for block in self.blocks), default=0)
 
     def hidden(self, ids: Tensor) -> Tensor:
@@ -75,11 +80,18 @@ class LanguageModel(nn.Module):
         """The state before the first id, layer by layer."""
         states = [block.initial_state(batch) for block in self.blocks]
         if self.positions is not None:
-            states[0]["positions"] = {"read": self.embedding.weight.new_zeros(batch, dtype=torch.int64)}
+            states[0]["positions"] = {
+                "read": self.embedding.weight.new_zeros(batch, dtype=torch.int64),
+            }
         return states
 
-    def read(self, ids: Tensor, state: list[dict[str, State]]) -> tuple[Tensor, list[dict[str, State]]]:
-        """The next ids (b, t) of each row -> `hidden` states (b, t, d) and a new state; `state` is unchanged."""
+    def read(
+        self,
+        ids: Tensor,
+        state: list[dict[str, State]],
+    ) -> tuple[Tensor, list[dict[str, State]]]:
+        """The next ids (b, t) of each row -> `hidden` states (b, t, d) and a new state; `state` is
+        unchanged."""
         read = None if self.positions is None else state[0]["positions"]["read"]
         x, states = self._embedded(ids, read), []
         for block, before in zip(self.blocks, state, strict=True):
@@ -90,7 +102,8 @@ class LanguageModel(nn.Module):
         return self.norm(x), states
 
     def auxiliary_loss(self) -> Tensor | None:
-        """The sum of the mixers' auxiliary losses of the last forward pass; None where no mixer has one."""
+        """The sum of the mixers' auxiliary losses of the last forward pass; None where no mixer has
+        one."""
         losses = [loss for block in self.blocks if (loss := block.mixer.auxiliary_loss()) is not None]
         return torch.stack(losses).sum() if losses else None
 
@@ -101,11 +114,13 @@ class LanguageModel(nn.Module):
         return total if embeddings else total - outside
 
     def state_size(self, t: int) -> int:
-        """Elements that the state of one sequence holds after t ids: those of its mixers, see `Mixer.state_size`."""
+        """Elements that the state of one sequence holds after t ids: those of its mixers, see
+        `Mixer.state_size`."""
         return sum(block.mixer.state_size(t) for block in self.blocks)
 
     def flops(self, t: int) -> int:
-        """Operations of the forward pass on one sequence of t ids: mixers, MLPs and head; not norms and the embedding lookup."""
+        """Operations of the forward pass on one sequence of t ids: mixers, MLPs and head; not norms
+        and the embedding lookup."""
         return sum(block.flops(t) for block in self.blocks) + 2 * t * self.config.d_model * self.config.vocab_size
 
     def _embedded(self, ids: Tensor, read: Tensor | None = None) -> Tensor:
@@ -142,7 +157,12 @@ class Block(nn.Module):
         mlp = {} if self.mlp is None else self.mlp.initial_state(batch)
         return {"mixer": self.mixer.initial_state(batch), "mlp": mlp}
 
-    def read(self, x: Tensor, state: dict[str, State], ids: Tensor) -> tuple[Tensor, dict[str, State]]:
+    def read(
+        self,
+        x: Tensor,
+        state: dict[str, State],
+        ids: Tensor,
+    ) -> tuple[Tensor, dict[str, State]]:
         """The next t tokens (b, t, d) -> their outputs and a new state."""
         mixed, mixer_state = self._mixed(self.mixer_norm(x), state["mixer"], ids)
         x = x + self._changed(mixed)
@@ -156,7 +176,8 @@ class Block(nn.Module):
         return self.mixer.flops(t) + (0 if self.mlp is None else self.mlp.flops(t))
 
     def _mixed(self, u: Tensor, state: State, ids: Tensor) -> tuple[Tensor, State]:
-        """Outputs of the mixer for the next tokens; a single one goes through `step`, which is faster in many mixers."""
+        """Outputs of the mixer for the next tokens; a single one goes through `step`, which is
+        faster in many mixers."""
         if u.shape[1] > 1:
             return self.mixer.read(u, state, ids)
         y, after = self.mixer.step(u[:, 0], state, ids[:, 0])
@@ -182,7 +203,8 @@ class _EachToken(nn.Module):
 
 
 class SwiGLU(_EachToken):
-    """down(silu(gate) * value), [gate | value] = up(x): Shazeer 2020 (arXiv 2002.05202), as in Llama."""
+    """down(silu(gate) * value), [gate | value] = up(x): Shazeer 2020 (arXiv 2002.05202), as in
+    Llama."""
 
     def __init__(self, d_model: int, width: int) -> None:
         super().__init__()
@@ -200,7 +222,8 @@ class SwiGLU(_EachToken):
 
 
 class GeluMLP(_EachToken):
-    """down(gelu(up(x))) with biases: the feed-forward network of GPT-2, and of the released H3 and Hyena."""
+    """down(gelu(up(x))) with biases: the feed-forward network of GPT-2, and of the released H3 and
+    Hyena."""
 
     def __init__(self, d_model: int, width: int) -> None:
         super().__init__()
@@ -228,17 +251,31 @@ def _norm(config: ArchitectureConfig) -> nn.Module:
 
 
 class WithoutStorage(TorchFunctionMode):
-    """While it is entered, layers are made with matrices on the meta device, which have no storage, and nothing is drawn at random.
+    """While it is entered, layers are made with matrices on the meta device, which have no storage,
+    and nothing is drawn at random.
 
-    `torch.device("meta")` does that to every tensor, and for the first random one or logarithm imports torch's compiler: a second.
+    `torch.device("meta")` does that to every tensor, and for the first random one or logarithm
+    imports torch's compiler: a second.
     """
 
-    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
-        given = kwargs or {}
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Any = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        options = kwargs or {}
         if func in _RANDOM:
-            return given["tensor"] if "tensor" in given else args[0]
+            return options["tensor"] if "tensor" in options else args[0]
         is_matrix = func is torch.empty and isinstance(args[0], tuple)
-        return func(*args, **given | ({"device": "meta"} if is_matrix else {}))
+        return func(*args, **options | ({"device": "meta"} if is_matrix else {}))
 
 
-_RANDOM = Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_
+_RANDOM = (
+    Tensor.normal_,
+    Tensor.uniform_,
+    nn.init.normal_,
+    nn.init.uniform_,
+    nn.init.kaiming_uniform_,
+)

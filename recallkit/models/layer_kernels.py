@@ -1,11 +1,15 @@
-"""Our kernels for the recurrent layers of transformers, behind the functions that these layers call.
+"""Our kernels for the recurrent layers of transformers, behind the functions that these layers
+call.
 
-transformers' recurrent layers call a few functions of their own module: convolutions of a few taps, selective scans, delta rules.
-Where the packages are missing whose kernels these can be (mamba_ssm, causal_conv1d, fla), they are plain PyTorch, some of them a loop
-over time. `redirect` puts a switch before each of them; within `own_kernels` a layer computes by `recallkit.kernels`, and everywhere
-else, in other threads and in a user's own training, as before. Projections, norms, caches and masks stay transformers'.
+transformers' recurrent layers call a few functions of their own module: convolutions of a few taps,
+selective scans, delta rules. Where the packages are missing whose kernels these can be (mamba_ssm,
+causal_conv1d, fla), they are plain PyTorch, some of them a loop over time. `redirect` puts a switch
+before each of them; within `own_kernels` a layer computes by `recallkit.kernels`, and everywhere
+else, in other threads and in a user's own training, as before. Projections, norms, caches and masks
+stay transformers'.
 
-Which functions there are was read in transformers 5.23; a layer that calls none of them is left alone.
+Which functions there are was read in transformers 5.23; a layer that calls none of them is left
+alone.
 """
 
 from __future__ import annotations
@@ -54,7 +58,8 @@ def own_kernels() -> Iterator[None]:
 
 
 def layers_by_kernel(model: torch.nn.Module) -> dict[str, list[int]]:
-    """The numbers of the layers that can run on each of our kernels, by its name; empty where none can."""
+    """The numbers of the layers that can run on each of our kernels, by its name; empty where none
+    can."""
     layers: dict[str, set[int]] = {}
     for name, module in model.named_modules():
         place = _LAYER.search(name)
@@ -64,7 +69,8 @@ def layers_by_kernel(model: torch.nn.Module) -> dict[str, list[int]]:
 
 
 def redirect(model: torch.nn.Module) -> bool:
-    """Puts a switch before every function of transformers that a layer of this model calls and we have a kernel for; whether any is."""
+    """Puts a switch before every function of transformers that a layer of this model calls and we
+    have a kernel for; whether any is."""
     kinds = {type(module) for module in model.modules()}
     places = {(_owner(kind, function), function) for kind in kinds for function in _functions(kind)}
     for owner, function in places:
@@ -75,7 +81,8 @@ def redirect(model: torch.nn.Module) -> bool:
 
 
 def _functions(kind: type) -> list[str]:
-    """Names of the functions in our table that the forward pass of a module of transformers calls."""
+    """Names of the functions in our table that the forward pass of a module of transformers
+    calls."""
     if not kind.__module__.startswith("transformers.models."):
         return []
     names = inspect.unwrap(kind.forward).__code__.co_names  # type: ignore[attr-defined]
@@ -99,10 +106,16 @@ def _switch(theirs: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..
     return switch
 
 
-# ----------------------------------------------------------------------------------- each with transformers' parameters
+# --------------------------------------------------------------- each with transformers' parameters
 
 
-def _convolve(u: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None, **_: Any) -> Tensor:
+def _convolve(
+    u: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    **_: Any,
+) -> Tensor:
     """u (b, c, t), weight (c, k) -> (b, c, t)."""
     return _convolved(u, None, weight, bias, activation)
 
@@ -121,7 +134,13 @@ def _convolve_on(
     return y
 
 
-def _convolved(u: Tensor, history: Tensor | None, weight: Tensor, bias: Tensor | None, activation: str | None) -> Tensor:
+def _convolved(
+    u: Tensor,
+    history: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str | None,
+) -> Tensor:
     is_silu = activation in ("silu", "swish")
     before = None if history is None else history.transpose(1, 2)
     y, _ = short_conv(
@@ -151,7 +170,8 @@ def _scan(
     return_last_state: bool = False,
     **_: Any,
 ) -> Any:
-    """x, dt, z (b, d, t), rates (d, n), write, read (b, n, t), D (d,) -> y (b, d, t) and on request the last state (b, d, n)."""
+    """x, dt, z (b, d, t), rates (d, n), write, read (b, n, t), D (d,) -> y (b, d, t) and on request
+    the last state (b, d, n)."""
     x, dt, write, read = (part.permute(2, 0, 1) for part in (x, dt, write, read))
     y, last = selective_scan(
         *(x, dt, rates, write, read),
@@ -177,7 +197,8 @@ def _scan_on(
     z: Tensor | None = None,
     **_: Any,
 ) -> Tensor:
-    """One id: state (b, d, n), replaced in place, x, dt, z (b, d), rates (d, n), write, read (b, n) -> y (b, d)."""
+    """One id: state (b, d, n), replaced in place, x, dt, z (b, d), rates (d, n), write, read (b, n)
+    -> y (b, d)."""
     y, last = selective_scan_step(
         *(x, dt, rates, write, read, state.transpose(1, 2)),
         skip=D,
@@ -204,7 +225,8 @@ def _scan_heads(
     return_final_states: bool = False,
     **_: Any,
 ) -> Any:
-    """Mamba-2: x (b, t, h, p), dt (b, t, h), write, read (b, t, g, n), states (b, h, p, n) -> y as x, wide, and the last state.
+    """Mamba-2: x (b, t, h, p), dt (b, t, h), write, read (b, t, g, n), states (b, h, p, n) -> y as
+    x, wide, and the last state.
 
     Of each head: rates, D and dt_bias (h,).
     """
@@ -232,7 +254,8 @@ def _scan_heads_on(
     z: Tensor | None = None,
     **_: Any,
 ) -> Tensor:
-    """One id: state (b, h, p, n), replaced in place, x, dt, z (b, h, p), write, read (b, g, n) -> y as x.
+    """One id: state (b, h, p, n), replaced in place, x, dt, z (b, h, p), write, read (b, g, n) -> y
+    as x.
 
     Of each head, repeated along p and n: dt, rates (h, p, n), D and dt_bias (h, p).
     """
@@ -264,7 +287,8 @@ def _overwrite(
     use_qk_l2norm_in_kernel: bool = False,
     **_: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The delta rule: query, key (b, t, g, k), value (b, t, h, v), decay g (b, t, h) or (b, t, h, k), beta (b, t, h) -> o as value."""
+    """The delta rule: query, key (b, t, g, k), value (b, t, h, v), decay g (b, t, h) or (b, t, h,
+    k), beta (b, t, h) -> o as value."""
     shared = value.shape[2] // key.shape[2]
     q, k = (widened(part).repeat_interleave(shared, dim=2) if shared > 1 else widened(part) for part in (query, key))
     if use_qk_l2norm_in_kernel:
@@ -276,7 +300,8 @@ def _overwrite(
 
 
 def _operands(*parts: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
-    """Queries, keys and values in float32 or wider; on a GPU, where kernels need one type for all, in that of the layer."""
+    """Queries, keys and values in float32 or wider; on a GPU, where kernels need one type for all,
+    in that of the layer."""
     return (part.to(dtype) if part.is_cuda else widened(part) for part in parts)
 
 
@@ -288,9 +313,16 @@ def _weigh(
     state: Any = None,
     return_state: bool = False,
 ) -> tuple[Tensor, Any]:
-    """RWKV-4: key, value (b, t, d), decay and bonus (d,), state of three (b, d) -> as value, and the state where there is one."""
+    """RWKV-4: key, value (b, t, d), decay and bonus (d,), state of three (b, d) -> as value, and
+    the state where there is one."""
     start = None if state is None else Rwkv4State(*state)
-    y, last = rwkv4_attention(key.transpose(0, 1), value.transpose(0, 1), torch.exp(time_decay), time_first, start)
+    y, last = rwkv4_attention(
+        key.transpose(0, 1),
+        value.transpose(0, 1),
+        torch.exp(time_decay),
+        time_first,
+        start,
+    )
     return y.transpose(0, 1), list(last) if return_state or state is not None else None
 
 
@@ -301,7 +333,8 @@ def _accumulate(
     reset: Tensor,
     recurrent_states: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """RG-LRU: inputs and decays (b, t, d), reset (b, t, 1), state (b, d) -> as the inputs, and the last state in float32 or wider."""
+    """RG-LRU: inputs and decays (b, t, d), reset (b, t, 1), state (b, d) -> as the inputs, and the
+    last state in float32 or wider."""
     u, decay = (part.transpose(0, 1) for part in (hidden_states, recurrent_gate * ~reset))
     states, last = linear_scan(decay, u, recurrent_states)
     return states.transpose(0, 1), last

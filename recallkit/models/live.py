@@ -1,8 +1,10 @@
-"""A live model: a torch.nn.Module of this process, a transformers model among them, as Python's functions take it.
+"""A live model: a torch.nn.Module of this process, a transformers model among them, as Python's
+functions take it.
 
-It is scored where it is and in the precision that it has, in evaluation mode, and left as it was; where another device or precision is
-asked for, or some of its mixers are replaced, a copy of it is. A digest of its parameters, buffers and code identifies it, so that its
-scores are reused until it changes.
+It is scored where it is and in the precision that it has, in evaluation mode, and left as it was;
+where another device or precision is asked for, or some of its mixers are replaced, a copy of it is.
+A digest of its parameters, buffers and code identifies it, so that its scores are reused until it
+changes.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ _LIBRARIES = ("torch", "transformers")
 
 
 def identify(request: ModelRequest) -> str:
-    """Digest of a module's parameters, buffers, plain attributes and configuration, and of the code of its classes.
+    """Digest of a module's parameters, buffers, plain attributes and configuration, and of the code
+    of its classes.
 
     Device and precision are not part of it.
     """
@@ -49,11 +52,15 @@ def identify(request: ModelRequest) -> str:
 
 
 def load(request: ModelRequest) -> ScoringModel:
-    """The module as a scoring model, checked as a user's module is. Raises UserError for one that would give wrong scores."""
+    """The module as a scoring model, checked as a user's module is. Raises UserError for one that
+    would give wrong scores."""
     module = _module(request)
     device = _device_of(module) if request.device == "auto" else choose_device(request.device)
     dtype = choose_dtype(request.dtype)
-    if (_device_of(module), _dtype_of(module)) != (device, request.dtype) or request.ablation is not None:
+    if (_device_of(module), _dtype_of(module)) != (
+        device,
+        request.dtype,
+    ) or request.ablation is not None:
         module = copy.deepcopy(module)
     from recallkit.models.language_model import LanguageModel
 
@@ -92,7 +99,11 @@ def check_alone(model: ModelSpec, workers: WorkerOptions) -> None:
         return
     if model.is_live:
         problem = "a live model runs only in this process"
-        raise UserError(problem, where=model.shown, remedy="leave out workers and engine, or save it and give its path")
+        raise UserError(
+            problem,
+            where=model.shown,
+            remedy="leave out workers and engine, or save it and give its path",
+        )
     if is_balanced(str(model.device or getattr(workers, "device", ""))):
         problem = "device=balanced spreads a model over all devices, for one process"
         raise UserError(problem, where=model.shown, remedy="leave out workers and engine")
@@ -100,7 +111,8 @@ def check_alone(model: ModelSpec, workers: WorkerOptions) -> None:
 
 @contextlib.contextmanager
 def evaluating(*modules: Any) -> Iterator[None]:
-    """A block in which modules (or None) are in evaluation mode; after it, all of their modules are in the mode they were in."""
+    """A block in which modules (or None) are in evaluation mode; after it, all of their modules are
+    in the mode they were in."""
     training = [part for module in modules if module is not None for part in module.modules() if part.training]
     try:
         yield
@@ -111,7 +123,11 @@ def evaluating(*modules: Any) -> Iterator[None]:
 
 def _module(request: ModelRequest) -> Any:
     if request.module is None:
-        raise UserError("a live model exists only in the process that made it", where=request.spec, remedy="save it and give its path")
+        raise UserError(
+            "a live model exists only in the process that made it",
+            where=request.spec,
+            remedy="save it and give its path",
+        )
     return request.module
 
 
@@ -124,7 +140,10 @@ def _device_of(module: torch.nn.Module) -> torch.device:
     """Where its first parameter or buffer is; the CPU for a module without any."""
     import torch
 
-    first = next((tensor for tensors in (module.parameters(), module.buffers()) for tensor in tensors), None)
+    first = next(
+        (tensor for tensors in (module.parameters(), module.buffers()) for tensor in tensors),
+        None,
+    )
     return torch.device("cpu") if first is None else first.device
 
 
@@ -144,9 +163,9 @@ def _bytes_of(tensor: torch.Tensor) -> bytes:
 def _plain_attributes(part: torch.nn.Module) -> list[list[Any]]:
     """Numbers, strings and tuples of these that a module keeps, such as its number of heads."""
     plain = (bool, int, float, str, type(None))
-    kept = {name: value for name, value in vars(part).items() if not name.startswith("_") and name != "training"}
-    parts = {name: value if isinstance(value, list | tuple) else [value] for name, value in kept.items()}
-    return [[name, repr(kept[name])] for name in sorted(kept) if all(isinstance(each, plain) for each in parts[name])]
+    attributes = {name: value for name, value in vars(part).items() if not name.startswith("_") and name != "training"}
+    parts = {name: value if isinstance(value, list | tuple) else [value] for name, value in attributes.items()}
+    return [[name, repr(attributes[name])] for name in sorted(attributes) if all(isinstance(value, plain) for value in parts[name])]
 
 
 def _configuration(module: torch.nn.Module) -> Any:
@@ -175,7 +194,9 @@ def _code_of(base: type) -> list[Any]:
 def _digest_code(code: CodeType) -> str:
     """Of what code does, not of where it is: functions within it included."""
     constants = [
-        _digest_code(each) if hasattr(each, "co_code") else sorted(map(repr, each)) if isinstance(each, frozenset) else repr(each)
-        for each in code.co_consts
+        _digest_code(value) if hasattr(value, "co_code") else sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)
+        for value in code.co_consts
     ]
-    return artifacts.digest_json([code.co_code.hex(), list(code.co_names), list(code.co_varnames), constants])
+    return artifacts.digest_json(
+        [code.co_code.hex(), list(code.co_names), list(code.co_varnames), constants],
+    )

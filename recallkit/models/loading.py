@@ -1,4 +1,5 @@
-"""How a name on the command line becomes a model: its kind (`kinds.py`) identifies and loads it, and names its tokenizer."""
+"""How a name on the command line becomes a model: its kind (`kinds.py`) identifies and loads it,
+and names its tokenizer."""
 
 from __future__ import annotations
 
@@ -31,38 +32,55 @@ if TYPE_CHECKING:
 
 
 def describe_models() -> list[tuple[str, str]]:
-    """For `recallkit models`: (name or form of a name, a line), and plug-ins of all kinds that go into a model or a question about it."""
-    return [*(form for kind in KINDS for form in kind.forms.items()), *plugins.describe("model", "cache", "mixer", "slice")]
+    """For `recallkit models`: (name or form of a name, a line), and plug-ins of all kinds that go
+    into a model or a question about it."""
+    return [
+        *(form for kind in KINDS for form in kind.forms.items()),
+        *plugins.describe("model", "cache", "mixer", "slice"),
+    ]
 
 
 def identify_model(request: ModelRequest) -> str:
-    """A digest of everything that decides the model's numbers, without loading it: weights, counts, mixers that are replaced, variant.
+    """A digest of everything that decides the model's numbers, without loading it: weights, counts,
+    mixers that are replaced, variant.
 
-    Raises UserError where there is no such model, it has no mixers and some are to be replaced, or it has no variants.
+    Raises UserError where there is no such model, it has no mixers and some are to be replaced, or
+    it has no variants.
     """
     kind = kind_of(request.spec)
     if request.ablation is not None and not kind.is_run:
-        raise UserError(f"{kind.called} has no mixers", where=request.spec, remedy="leave out ablate")
+        raise UserError(
+            f"{kind.called} has no mixers",
+            where=request.spec,
+            remedy="leave out ablate",
+        )
     changes = [] if request.ablation is None else [str(request.ablation)]
     if request.variant is not None:
         if not kind.has_logits or request.module is not None:
             called = "a live model" if kind.has_logits else kind.called
-            raise UserError(f"{called} has no variants", where=request.name, remedy=f"leave out {request.variant}")
+            raise UserError(
+                f"{called} has no variants",
+                where=request.name,
+                remedy=f"leave out {request.variant}",
+            )
         changes.append(request.variant.identify())
     return artifacts.digest_json([kind.identify(request), *changes]) if changes else kind.identify(request)
 
 
 def warn_remote_code(request: ModelRequest, notify: Callable[[str], None]) -> None:
-    """Says whose code is about to run, where a checkpoint brings some and the user allows it. Raises UserError for an unknown hub id."""
+    """Says whose code is about to run, where a checkpoint brings some and the user allows it.
+    Raises UserError for an unknown hub id."""
     if files := kind_of(request.spec).code_files(request):
-        notify(f"{request.spec}: --trust-remote-code runs Python code that comes with this checkpoint ({', '.join(files)})")
+        notify(
+            f"{request.spec}: --trust-remote-code runs Python code that comes with this checkpoint ({', '.join(files)})",
+        )
 
 
 def load_model(request: ModelRequest) -> ScoringModel:
     """Loads the model that a request names.
 
-    Raises UserError where there is no such model, it cannot be read, its vocabulary is too small for what it is to read, or it has
-    no mixer that is to be replaced.
+    Raises UserError where there is no such model, it cannot be read, its vocabulary is too small
+    for what it is to read, or it has no mixer that is to be replaced.
     """
     _check_balanced(request)
     model = kind_of(request.spec).load(request)
@@ -84,7 +102,8 @@ def choose_prefix(request: ModelRequest, tokenizer: TextTokenizer, bos: str | No
     """What a model reads before every text: as `bos` says, else (`auto`) as its tokenizer does.
 
     Models that recallkit trained, the zoo among them, were trained without any, and control models
-    read none. Raises UserError for a token that the tokenizer does not have, and for a control model's.
+    read none. Raises UserError for a token that the tokenizer does not have, and for a control
+    model's.
     """
     if bos == "none":
         return NO_PREFIX
@@ -93,11 +112,19 @@ def choose_prefix(request: ModelRequest, tokenizer: TextTokenizer, bos: str | No
         is_ours = kind.is_control or kind.reads_builtin_tokenizer or _is_trained_here(request)
         return NO_PREFIX if is_ours else tokenizer.prefix
     if kind.is_control:
-        raise UserError("a control model reads no prefix", where=request.name, remedy=f"leave out bos={bos}")
+        raise UserError(
+            "a control model reads no prefix",
+            where=request.name,
+            remedy=f"leave out bos={bos}",
+        )
     number = tokenizer.id_of(str(bos))
     if number is None:
         problem = f"no token {bos!r} in the vocabulary of {tokenizer.name}"
-        raise UserError(problem, where=request.name, remedy="give one that it has, bos=none or bos=auto")
+        raise UserError(
+            problem,
+            where=request.name,
+            remedy="give one that it has, bos=none or bos=auto",
+        )
     return Prefix((number,), str(bos), AS_NAMED)
 
 
@@ -110,15 +137,21 @@ def _is_trained_here(request: ModelRequest) -> bool:
 
 
 def load_unchanged(request: ModelRequest, digest: str) -> ScoringModel:
-    """`load_model`. Raises UserError if the model's files are not those of the digest, as where they were replaced meanwhile."""
+    """`load_model`. Raises UserError if the model's files are not those of the digest, as where
+    they were replaced meanwhile."""
     model = load_model(request)
     if identify_model(request) != digest:
-        raise UserError("its files changed while it was scored", where=request.spec, remedy="score it again as it is now")
+        raise UserError(
+            "its files changed while it was scored",
+            where=request.spec,
+            remedy="score it again as it is now",
+        )
     return model
 
 
 def on_its_device(request: ModelRequest, slot: WorkerSlot) -> ModelRequest:
-    """The request of a worker, with the slot's GPU, by turns; on CPU this process gets the slot's share of the threads."""
+    """The request of a worker, with the slot's GPU, by turns; on CPU this process gets the slot's
+    share of the threads."""
     import torch
 
     if request.device in ("auto", "cuda") and torch.cuda.is_available():
@@ -130,7 +163,8 @@ def on_its_device(request: ModelRequest, slot: WorkerSlot) -> ModelRequest:
 def check_model(request: ModelRequest) -> ModelFacts:
     """Checks what can be checked before the weights are read; returns what is known of the model.
 
-    Raises UserError for a device, files or a package that are missing, unreadable files, and a vocabulary too small for what is read.
+    Raises UserError for a device, files or a package that are missing, unreadable files, and a
+    vocabulary too small for what is read.
     """
     kind = kind_of(request.spec)
     if kind.is_run:
@@ -174,7 +208,8 @@ def _room(max_length: int | None, request: ModelRequest) -> int | None:
 
 
 def find_precision(request: ModelRequest) -> str:
-    """The precision of a request, `auto` resolved: on a GPU the checkpoint's own if it has that, on CPU float32; a live model's own."""
+    """The precision of a request, `auto` resolved: on a GPU the checkpoint's own if it has that, on
+    CPU float32; a live model's own."""
     if request.dtype != "auto":
         return request.dtype
     if request.module is None and main_device(request.device).type != "cuda":
@@ -187,7 +222,7 @@ def find_precision(request: ModelRequest) -> str:
     return "float32" if dtype not in ("bfloat16", "float16") or lacking else str(dtype)
 
 
-# ------------------------------------------------------------------------------------------------------- its tokenizer
+# ------------------------------------------------------------------------------------ its tokenizer
 
 
 def own_tokenizer(spec: str) -> str | None:
@@ -195,27 +230,36 @@ def own_tokenizer(spec: str) -> str | None:
     return kind_of(spec).own_tokenizer(spec)
 
 
-def usual_tokenizer(spec: str, given: Any) -> str | None:
-    """The tokenizer that the user gives, else the model's own, as `load_tokenizer` takes it; of the zoo the built-in one."""
+def usual_tokenizer(spec: str, chosen: Any) -> str | None:
+    """The tokenizer that the user gives, else the model's own, as `load_tokenizer` takes it; of the
+    zoo the built-in one."""
     from recallkit.text.tokenizers import BUILTIN
 
-    return tokenizer_name(given) or (BUILTIN if kind_of(spec).reads_builtin_tokenizer else own_tokenizer(spec))
+    return tokenizer_name(chosen) or (BUILTIN if kind_of(spec).reads_builtin_tokenizer else own_tokenizer(spec))
 
 
-def tokenizer_name(given: Any) -> str | None:
-    """A tokenizer as `load_tokenizer` takes it; an object of tokenizers or transformers is written to the cache folder.
+def tokenizer_name(tokenizer: Any) -> str | None:
+    """A tokenizer as `load_tokenizer` takes it; an object of tokenizers or transformers is written
+    to the cache folder.
 
     Raises UserError for an object that has no fast tokenizer in it.
     """
-    if given is None or isinstance(given, str):
-        return given
-    if isinstance(given, Path):
-        return str(given)
-    backend = next((each for name in ("backend_tokenizer", "backend") if (each := getattr(given, name, None)) is not None), given)
+    if tokenizer is None or isinstance(tokenizer, str):
+        return tokenizer
+    if isinstance(tokenizer, Path):
+        return str(tokenizer)
+    backend = next(
+        (part for name in ("backend_tokenizer", "backend") if (part := getattr(tokenizer, name, None)) is not None),
+        tokenizer,
+    )
     if not hasattr(backend, "to_str"):
-        problem = f"an object of {type(given).__name__} is not a tokenizer that can be read"
-        raise UserError(problem, where="tokenizer", remedy="give a path, a tokenizers.Tokenizer or a fast tokenizer of transformers")
-    tokens = {name: getattr(given, name, None) for name in ("bos_token", "eos_token", "pad_token", "add_bos_token")}
+        problem = f"an object of {type(tokenizer).__name__} is not a tokenizer that can be read"
+        raise UserError(
+            problem,
+            where="tokenizer",
+            remedy="give a path, a tokenizers.Tokenizer or a fast tokenizer of transformers",
+        )
+    tokens = {name: getattr(tokenizer, name, None) for name in ("bos_token", "eos_token", "pad_token", "add_bos_token")}
     written = {"tokenizer.json": backend.to_str(), "tokenizer_config.json": json.dumps(tokens)}
     folder = config.home() / "tokenizers" / artifacts.digest_json(written)
     if not all((folder / name).exists() for name in written):
@@ -247,7 +291,11 @@ def sequences_for(
 
     if files := [spec.shown for spec in models if kind_of(spec.location).name == "recorded"]:
         problem = "recorded NLLs are of a text that is sliced already"
-        raise UsageError(problem, where=files[0], remedy="give its slice directory in place of the text")
+        raise UsageError(
+            problem,
+            where=files[0],
+            remedy="give its slice directory in place of the text",
+        )
     requests = {spec: _request_to_check(spec, options) for spec in models if not kind_of(spec.location).is_control}
     facts = {spec: check_model(request) for spec, request in requests.items()}
     for spec, request in requests.items() if isinstance(options, ScoringOptions) else ():
@@ -255,13 +303,24 @@ def sequences_for(
         check_memory(precise, facts[spec])
     names = {spec.shown: usual_tokenizer(spec.location, spec.tokenizer or options.model_tokenizer) for spec in requests}
     if tokenizer is None and (lacking := next((shown for shown, name in names.items() if name is None), None)):
-        raise UsageError("brings no tokenizer", where=lacking, remedy="name that with which it was trained: PATH,tokenizer=FILE")
+        raise UsageError(
+            "brings no tokenizer",
+            where=lacking,
+            remedy="name that with which it was trained: PATH,tokenizer=FILE",
+        )
     loaded = {shown: load_tokenizer(name, end_token=end_token) for shown, name in names.items() if name is not None}
     first = next(iter(loaded), None)
     if tokenizer is None and first is not None:
-        if other := next((shown for shown, each in loaded.items() if each.digest != loaded[first].digest), None):
+        if other := next(
+            (shown for shown, one in loaded.items() if one.digest != loaded[first].digest),
+            None,
+        ):
             remedy = "slice with the --tokenizer of one: the NLLs of the other are aligned to its tokens"
-            raise UsageError(f"{first} and {other} have different tokenizers", where="--for", remedy=remedy)
+            raise UsageError(
+                f"{first} and {other} have different tokenizers",
+                where="--for",
+                remedy=remedy,
+            )
         tokenizer = names[first]
     used, contexts = load_tokenizer(tokenizer, end_token=end_token), dict[str, int]()
     for spec, request in requests.items():
@@ -277,7 +336,11 @@ def sequences_for(
         return tokenizer, seq_len or config.SEQ_LEN
     if seq_len is not None:
         problem = f"{shortest} reads {contexts[shortest]:,} ids of text at once, and a sequence has {seq_len:,}"
-        raise UsageError(problem, where="--seq-len", remedy=f"give {contexts[shortest]} or less, or leave it out")
+        raise UsageError(
+            problem,
+            where="--seq-len",
+            remedy=f"give {contexts[shortest]} or less, or leave it out",
+        )
     return tokenizer, min(config.SEQ_LEN, contexts[shortest])
 
 
@@ -302,12 +365,13 @@ def _request_to_check(spec: ModelSpec, options: ModelOptions) -> ModelRequest:
     )
 
 
-def identify_tokenizer(spec: str, given: str | None) -> dict[str, Any] | None:
-    """What distinguishes one tokenizer from another, without reading it; None for one that the model's own digest covers."""
-    name = given or own_tokenizer(spec)
+def identify_tokenizer(spec: str, chosen: str | None) -> dict[str, Any] | None:
+    """What distinguishes one tokenizer from another, without reading it; None for one that the
+    model's own digest covers."""
+    name = chosen or own_tokenizer(spec)
     path = Path(name or "")
     deciding = [path / file for file in (*TOKENIZER_FILES, "tokenizer_config.json")] if path.is_dir() else [path]
-    found = [file for file in deciding if file.is_file() and (given or file.suffix != ".gguf")]
-    digest = artifacts.digest_json([[file.name, artifacts.digest_weights(file)] for file in found]) if name and found else None
-    where = str(Path(given).resolve()) if given and Path(given).exists() else given
-    return {"given": where, "digest": digest} if given or digest else None
+    files = [file for file in deciding if file.is_file() and (chosen or file.suffix != ".gguf")]
+    digest = artifacts.digest_json([[file.name, artifacts.digest_weights(file)] for file in files]) if name and files else None
+    where = str(Path(chosen).resolve()) if chosen and Path(chosen).exists() else chosen
+    return {"given": where, "digest": digest} if chosen or digest else None

@@ -1,6 +1,8 @@
-"""Models that run on our own mixers: the zoo, checkpoints of Based's and Mamba's authors and of fla, RWKV files.
+"""Models that run on our own mixers: the zoo, checkpoints of Based's and Mamba's authors and of
+fla, RWKV files.
 
-Each is read into an `ArchitectureConfig` and weights by a module of its own; `NativeModel` runs them all.
+Each is read into an `ArchitectureConfig` and weights by a module of its own; `NativeModel` runs
+them all.
 """
 
 from __future__ import annotations
@@ -34,17 +36,21 @@ if TYPE_CHECKING:
 
 
 def identify(request: ModelRequest) -> str:
-    """Digest of an RWKV file, or of config, weights and plug-ins of `zoo:NAME` or a directory. Raises UserError where one is missing."""
+    """Digest of an RWKV file, or of config, weights and plug-ins of `zoo:NAME` or a directory.
+    Raises UserError where one is missing."""
     source = _source(request.spec)
     if source.is_file():
         return artifacts.digest_weights(source)
     names = (zoo.CONFIG, zoo.WEIGHTS) if zoo.is_ours(source) else (published.CONFIG, published.WEIGHTS)
     files = [[name, artifacts.digest_weights(zoo.existing(source / name))] for name in names]
-    return artifacts.digest_json([*files, *(zoo.read_config(source).identify_plugins() if zoo.is_ours(source) else [])])
+    return artifacts.digest_json(
+        [*files, *(zoo.read_config(source).identify_plugins() if zoo.is_ours(source) else [])],
+    )
 
 
 def facts(request: ModelRequest) -> ModelFacts | None:
-    """Of a checkpoint of ours, or an RWKV file: from its config or header. None for layouts whose shapes are in the weights."""
+    """Of a checkpoint of ours, or an RWKV file: from its config or header. None for layouts whose
+    shapes are in the weights."""
     source = _source(request.spec)
     if source.is_file():
         return ModelFacts(vocab_size=rwkv_file.read_vocab_size(source))
@@ -58,7 +64,8 @@ def facts(request: ModelRequest) -> ModelFacts | None:
 
 
 def load(request: ModelRequest) -> NativeModel:
-    """Loads `zoo:NAME`, an RWKV file, a directory, or a hub id whose layout is one of `published` or of `fla`.
+    """Loads `zoo:NAME`, an RWKV file, a directory, or a hub id whose layout is one of `published`
+    or of `fla`.
 
     Raises UserError where it cannot be read, or its weights do not fit its config.
     """
@@ -82,7 +89,8 @@ def _source(spec: str) -> Path:
 
 
 def _hub_folder(spec: str) -> Path:
-    """The folder of a hub id's config.json and weights, in the hub's cache. Raises UserError as `hub_file` does."""
+    """The folder of a hub id's config.json and weights, in the hub's cache. Raises UserError as
+    `hub_file` does."""
     folder = hub_file(spec, "config.json").parent
     index = hub_file_if_any(spec, "model.safetensors.index.json")
     names = ["model.safetensors"] if index is None else names_in_index(index)
@@ -104,8 +112,13 @@ def own_tokenizer(spec: str) -> str | None:
     return spec if any((Path(spec) / name).is_file() for name in TOKENIZER_FILES) else None
 
 
-def build_model(config: ArchitectureConfig, weights: dict[str, Tensor], source: Path) -> LanguageModel:
-    """The model of a config with these weights, in float32; `source` is where they come from, for errors.
+def build_model(
+    config: ArchitectureConfig,
+    weights: dict[str, Tensor],
+    source: Path,
+) -> LanguageModel:
+    """The model of a config with these weights, in float32; `source` is where they come from, for
+    errors.
 
     Raises UserError for an invalid config, and for weights that do not fit it.
     """
@@ -115,29 +128,54 @@ def build_model(config: ArchitectureConfig, weights: dict[str, Tensor], source: 
         with WithoutStorage():
             skeleton = LanguageModel(config)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        raise UserError(f"its config is not that of a model ({first_line(error)})", where=source, remedy="check config.json") from error
-    if odd := next((name for name, value in weights.items() if not value.is_floating_point()), None):
+        raise UserError(
+            f"its config is not that of a model ({first_line(error)})",
+            where=source,
+            remedy="check config.json",
+        ) from error
+    if odd := next(
+        (name for name, value in weights.items() if not value.is_floating_point()),
+        None,
+    ):
         problem = f"weight {odd} is of type {weights[odd].dtype}, and only floating-point weights are read"
         raise UserError(problem, where=source, remedy="give the model before it was quantised")
     try:
-        skeleton.load_state_dict({name: value.float() for name, value in weights.items()}, assign=True)
+        skeleton.load_state_dict(
+            {name: value.float() for name, value in weights.items()},
+            assign=True,
+        )
     except RuntimeError as error:  # torch's message lists the missing, the superfluous and those of another shape, a line for each
         problem = f"its weights do not fit its config: {textwrap.shorten(str(error).splitlines()[1], 200)}"
-        raise UserError(problem, where=source, remedy="check that config and weights belong together") from error
+        raise UserError(
+            problem,
+            where=source,
+            remedy="check that config and weights belong together",
+        ) from error
     return skeleton
 
 
 class NativeModel(TorchModel):
-    """A language model of ours behind `ScoringModel`; its state can be carried and joined, whatever its mixers."""
+    """A language model of ours behind `ScoringModel`; its state can be carried and joined, whatever
+    its mixers."""
 
     model: LanguageModel
 
     def __init__(self, model: LanguageModel, name: str, device: torch.device) -> None:
-        """Raises UserError for a model whose prefix is read in both directions: its NLLs would be those of ids that it has seen."""
+        """Raises UserError for a model whose prefix is read in both directions: its NLLs would be
+        those of ids that it has seen."""
         if model.prefix:
             problem = f"it sees its first {model.prefix:,} ids before it predicts them"
-            raise UserError(problem, where=name, remedy="give a causal model, as of linear_attention")
-        super().__init__(name, device, vocab_size=model.config.vocab_size, max_length=model.max_length)
+            raise UserError(
+                problem,
+                where=name,
+                remedy="give a causal model, as of linear_attention",
+            )
+        super().__init__(
+            name,
+            device,
+            vocab_size=model.config.vocab_size,
+            max_length=model.max_length,
+        )
         self.model = model
 
     @property
@@ -150,29 +188,43 @@ class NativeModel(TorchModel):
         """See `TorchModel.has_fixed_state`: no mixer keeps the keys of all ids."""
         return not self._layout.grows
 
-    def forward(self, inputs: Tensor, state: Any = None, *, carry: bool = False) -> tuple[Tensor, Any]:
+    def forward(
+        self,
+        inputs: Tensor,
+        state: Any = None,
+        *,
+        carry: bool = False,
+    ) -> tuple[Tensor, Any]:
         """See `TorchModel.forward`: hidden states."""
         if not carry:
             return self.model.hidden(inputs), None
-        return self.model.read(inputs, self.model.initial_state(len(inputs)) if state is None else state)
+        return self.model.read(
+            inputs,
+            self.model.initial_state(len(inputs)) if state is None else state,
+        )
 
     def by_layer(self, state: Any) -> Sequence[Any]:
         """See `TorchModel.by_layer`."""
         return [layer["mixer"] for layer in state]
 
     def compress(self, state: Any, compression: Compression) -> Any:
-        """See `TorchModel.compress`: keys and values of full attention, and what recurrent mixers add up."""
+        """See `TorchModel.compress`: keys and values of full attention, and what recurrent mixers
+        add up."""
         from recallkit.models.mixers.api import ACCUMULATED
         from recallkit.models.mixers.attention import Attention
 
-        kept = []
+        layers = []
         for block, layer in zip(self.model.blocks, state, strict=True):
             mixer = dict(layer["mixer"])
             if type(block.mixer) is Attention:
-                mixer["keys"], mixer["values"] = compression.keep(mixer["keys"], mixer["values"], int(mixer["seen"].max()))
+                mixer["keys"], mixer["values"] = compression.keep(
+                    mixer["keys"],
+                    mixer["values"],
+                    int(mixer["seen"].max()),
+                )
             mixer |= {name: compression.round(value) for name, value in mixer.items() if name in ACCUMULATED}
-            kept.append({**layer, "mixer": mixer})
-        return kept
+            layers.append({**layer, "mixer": mixer})
+        return layers
 
     def reduce(self, outputs: Tensor, targets: Tensor) -> TokenNll:
         """See `TorchModel.reduce`."""
@@ -182,5 +234,5 @@ class NativeModel(TorchModel):
 
     def logits(self, outputs: Tensor) -> Tensor:
         """See `TorchModel.logits`."""
-        hidden, weight = (wide(each) for each in (outputs, self.model.head_weight))
+        hidden, weight = (wide(part) for part in (outputs, self.model.head_weight))
         return hidden @ weight.T

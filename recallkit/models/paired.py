@@ -1,8 +1,11 @@
-"""A model and a reference that read the same text side by side: KL divergence of their predictions, and the scores of both.
+"""A model and a reference that read the same text side by side: KL divergence of their predictions,
+and the scores of both.
 
-    KL(reference | model) = sum over the entries v of the vocabulary of p(v) [log p(v) - log q(v)], in nats
+    KL(reference | model) = sum over the entries v of the vocabulary of p(v) [log p(v) - log q(v)],
+        in nats
 
-p is the reference's prediction after some ids, q the model's. Logits are made and reduced for a few rows at a time, and never kept.
+p is the reference's prediction after some ids, q the model's. Logits are made and reduced for a few
+rows at a time, and never kept.
 """
 
 from __future__ import annotations
@@ -27,33 +30,50 @@ _LOGITS, _CUDA_LOGITS, _LEAST_ROWS = 1 << 23, 1 << 26, 128
 
 
 class PairedModel(TorchModel):
-    """A model beside its reference. Its scores are the model's, and `beside` them `kl`, in nats, and the reference's scores.
+    """A model beside its reference. Its scores are the model's, and `beside` them `kl`, in nats,
+    and the reference's scores.
 
-    Predictions are compared over the `num_entries` of the tokenizer: what a padded vocabulary has beyond them is left out, and the rest
-    normalised. Raises UserError for a model that gives no logits, and for two on different devices.
+    Predictions are compared over the `num_entries` of the tokenizer: what a padded vocabulary has
+    beyond them is left out, and the rest normalised. Raises UserError for a model that gives no
+    logits, and for two on different devices.
     """
 
-    beside: Mapping[str, type] = {"kl": np.float32, "nll_reference": np.float32, "argmax_reference": np.int32, "rank_reference": np.int32}
+    beside: Mapping[str, type] = {
+        "kl": np.float32,
+        "nll_reference": np.float32,
+        "argmax_reference": np.int32,
+        "rank_reference": np.int32,
+    }
     columns: Mapping[str, type] = {**TorchModel.columns, **beside}
 
     def __init__(self, model: ScoringModel, reference: ScoringModel, num_entries: int) -> None:
-        for each in (model, reference):
-            if not isinstance(each, TorchModel):
+        for one in (model, reference):
+            if not isinstance(one, TorchModel):
                 problem = "it gives no predictions over the whole vocabulary, which a divergence needs"
-                raise UserError(problem, where=each.name, remedy="name models whose weights are read here, or leave out --divergence")
+                raise UserError(
+                    problem,
+                    where=one.name,
+                    remedy="name models whose weights are read here, or leave out --divergence",
+                )
         assert isinstance(model, TorchModel), "checked above"
         assert isinstance(reference, TorchModel), "checked above"
         if model.device != reference.device:
             problem = f"it is on {model.device}, the reference {reference.name} on {reference.device}"
             raise UserError(problem, where=model.name, remedy="give both the same device")
         both = self._both = model, reference
-        longest = min((each.max_length for each in both if each.max_length is not None), default=None)
+        longest = min(
+            (one.max_length for one in both if one.max_length is not None),
+            default=None,
+        )
         known = min(num_entries, *(model.vocab_size for model in both))
         super().__init__(model.name, model.device, vocab_size=known, max_length=longest)
 
     def sharing_over(self, lengths: np.ndarray) -> Sharing:
         """See `TorchModel.sharing_over`: what holds for both."""
-        return min((model.sharing_over(lengths) for model in self._both), key=("none", "equal", "any").index)
+        return min(
+            (model.sharing_over(lengths) for model in self._both),
+            key=("none", "equal", "any").index,
+        )
 
     @property
     def prefixes(self) -> list[tuple[int, ...]]:
@@ -62,15 +82,21 @@ class PairedModel(TorchModel):
 
     def batch_tokens(self, seq_len: int) -> int:
         """See `ScoringModel.batch_tokens`: what fits for either of them."""
-        return min(each.batch_tokens(seq_len) for each in self._both)
+        return min(one.batch_tokens(seq_len) for one in self._both)
 
     def check_carrying(self, offsets: np.ndarray) -> None:
         """See `TorchModel.check_carrying`, of either of them."""
-        for each in self._both:
-            each.check_carrying(offsets)
+        for one in self._both:
+            one.check_carrying(offsets)
 
-    def read(self, inputs: np.ndarray, chunk: int | None, begun: tuple[bool, ...]) -> Iterator[Tensor]:
-        """See `TorchModel.read`: the outputs of the model, and behind each those of the reference (b, t, d + d')."""
+    def read(
+        self,
+        inputs: np.ndarray,
+        chunk: int | None,
+        begun: tuple[bool, ...],
+    ) -> Iterator[Tensor]:
+        """See `TorchModel.read`: the outputs of the model, and behind each those of the reference
+        (b, t, d + d')."""
         import torch
 
         outputs = []
@@ -84,27 +110,37 @@ class PairedModel(TorchModel):
         import torch
 
         most = _CUDA_LOGITS if outputs.is_cuda else _LOGITS
-        step = max(_LEAST_ROWS, most // max(each.vocab_size for each in self._both))
+        step = max(_LEAST_ROWS, most // max(one.vocab_size for one in self._both))
         parts = []
-        for rows, of in zip(torch.split(outputs, step), torch.split(targets, step), strict=True):
-            q, p = (each.logits(of_each) for each, of_each in zip(self._both, rows.tensor_split([self._width], 1), strict=True))
-            scores = logits_nll(q, of), logits_nll(p, of)
-            log_q, log_p = (self._log_sums(z, of, nll) for z, (nll, _, _) in zip((q, p), scores, strict=True))
+        for rows, answers in zip(torch.split(outputs, step), torch.split(targets, step), strict=True):
+            q, p = (
+                one.logits(part)
+                for one, part in zip(
+                    self._both,
+                    rows.tensor_split([self._width], 1),
+                    strict=True,
+                )
+            )
+            scores = logits_nll(q, answers), logits_nll(p, answers)
+            log_q, log_p = (self._log_sums(z, answers, nll) for z, (nll, _, _) in zip((q, p), scores, strict=True))
             kl = divergence(p[:, : self.vocab_size], q[:, : self.vocab_size], log_p, log_q)
             parts.append((*scores[0], kl, *scores[1]))
         return [torch.cat(values) for values in zip(*parts, strict=True)]
 
     def _log_sums(self, logits: Tensor, targets: Tensor, nll: Tensor) -> Tensor:
-        """The logarithms of the sums of exponentials of the logits of the tokenizer's entries, (n, 1)."""
+        """The logarithms of the sums of exponentials of the logits of the tokenizer's entries, (n,
+        1)."""
         if logits.shape[1] > self.vocab_size:
             return logits[:, : self.vocab_size].logsumexp(1, keepdim=True)
         return logits.gather(1, targets[:, None]) + nll[:, None]  # in the NLL already
 
 
 def divergence(p: Tensor, q: Tensor, log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(p | q), nats (n,), of logits (n, vocab) with the logarithms (n, 1) of their sums of exponentials; the logits are overwritten.
+    """KL(p | q), nats (n,), of logits (n, vocab) with the logarithms (n, 1) of their sums of
+    exponentials; the logits are overwritten.
 
-    New tensors would take several times as long, and so would `log_softmax`, whose exponentials are summed already.
+    New tensors would take several times as long, and so would `log_softmax`, whose exponentials are
+    summed already.
     """
     import torch
 

@@ -1,10 +1,13 @@
-"""A context in which torch computes nothing in less than a given precision: the reference for rounding errors.
+"""A context in which torch computes nothing in less than a given precision: the reference for
+rounding errors.
 
-Converting a model to float64 is not enough to compute in float64. Many modules narrow on the way: a norm casts to float32,
-a softmax is computed in float32, a state begins as float32 zeros. In this context each such cast and tensor is widened.
+Converting a model to float64 is not enough to compute in float64. Many modules narrow on the way: a
+norm casts to float32, a softmax is computed in float32, a state begins as float32 zeros. In this
+context each such cast and tensor is widened.
 
-Values that were rounded earlier keep their rounding error and are used in the wide precision: weights, and buffers computed
-in float32 when the model was built, such as the frequencies of rotary positions.
+Values that were rounded earlier keep their rounding error and are used in the wide precision:
+weights, and buffers computed in float32 when the model was built, such as the frequencies of rotary
+positions.
 """
 
 from __future__ import annotations
@@ -29,9 +32,10 @@ _FROM_NUMBERS = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
 def widened(to: torch.dtype = torch.float64) -> Iterator[None]:
     """Inside, torch's operators take, create and return floating-point tensors of `to` or wider.
 
-    Tensors that come from outside are widened where they are read; one that is written to, or viewed, keeps its dtype.
-    To be used under `torch.inference_mode`: with autograd a convolution compares dtypes before its operands are widened. Fused kernels
-    that do not go through torch's operators keep their own precision.
+    Tensors that come from outside are widened where they are read; one that is written to, or
+    viewed, keeps its dtype. To be used under `torch.inference_mode`: with autograd a convolution
+    compares dtypes before its operands are widened. Fused kernels that do not go through torch's
+    operators keep their own precision.
     """
     default = torch.get_default_dtype()
     torch.set_default_dtype(_wide(default, to))
@@ -49,9 +53,9 @@ def exempt_hooks(model: torch.nn.Module) -> None:
     """
 
     def outside(function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any, **named: Any) -> Any:
+        def run(*arguments: Any, **options: Any) -> Any:
             with torch._C.DisableTorchFunction(), _disable_current_modes():
-                return function(*arguments, **named)
+                return function(*arguments, **options)
 
         return run
 
@@ -66,13 +70,19 @@ class _WideOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.to = to
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         shared = _shared(func)
         wide = [self._widen(arg, tensors=place not in shared) for place, arg in enumerate(args)]
-        named = {name: self._widen(arg, tensors=name not in shared) for name, arg in (kwargs or {}).items()}
+        options = {name: self._widen(arg, tensors=name not in shared) for name, arg in (kwargs or {}).items()}
         if func.name() == "aten::_grouped_mm":
-            return _grouped_product(*wide, **named)
-        return func(*wide, **named)
+            return _grouped_product(*wide, **options)
+        return func(*wide, **options)
 
     def _widen(self, arguments: Any, *, tensors: bool) -> Any:
         def one(argument: Any) -> Any:
@@ -90,11 +100,17 @@ class _WideNumbers(TorchFunctionMode):
         super().__init__()
         self.to = to
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        named = dict(kwargs or {})
-        if func in _FROM_NUMBERS and isinstance(named.get("dtype"), torch.dtype):
-            named["dtype"] = _wide(named["dtype"], self.to)
-        return func(*args, **named)
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        options = dict(kwargs or {})
+        if func in _FROM_NUMBERS and isinstance(options.get("dtype"), torch.dtype):
+            options["dtype"] = _wide(options["dtype"], self.to)
+        return func(*args, **options)
 
 
 def _wide(dtype: torch.dtype, to: torch.dtype) -> torch.dtype:
@@ -110,8 +126,15 @@ def _shared(func: Any) -> frozenset[int | str]:
     return frozenset(key for pair in pairs for key in pair)
 
 
-def _grouped_product(rows: torch.Tensor, weights: torch.Tensor, offs: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    """Rows (n, d) in groups that end at `offs` (g,), each times its matrix of `weights` (g, d, e): torch does not implement it in float64.
+def _grouped_product(
+    rows: torch.Tensor,
+    weights: torch.Tensor,
+    offs: torch.Tensor,
+    *_: Any,
+    **__: Any,
+) -> torch.Tensor:
+    """Rows (n, d) in groups that end at `offs` (g,), each times its matrix of `weights` (g, d, e):
+    torch does not implement it in float64.
 
     Rows after the last group are zero.
     """

@@ -1,4 +1,5 @@
-"""The ids that a model reads: a text, behind its beginning-of-text token if it was trained with one.
+"""The ids that a model reads: a text, behind its beginning-of-text token if it was trained with
+one.
 
 A model that has one adds it itself: scoring and generation hand over text alone, `max_length`
 is the room for text, and the prefix is in front of every sequence and of every window of one, as
@@ -28,7 +29,11 @@ def check_ids(name: str, vocab_size: int, largest: int | None, prefix: Sequence[
     """Raises UserError for ids of a text, or before it, that a model has no embeddings of."""
     if max(prefix, default=0) >= vocab_size:
         problem = f"its vocabulary has {vocab_size:,} entries, and it reads id {max(prefix):,} before every text"
-        raise UserError(problem, where=name, remedy="name its own tokenizer with --model-tokenizer, or write bos=none")
+        raise UserError(
+            problem,
+            where=name,
+            remedy="name its own tokenizer with --model-tokenizer, or write bos=none",
+        )
     check_id(name, largest or 0, vocab_size)
 
 
@@ -96,5 +101,7 @@ def score_behind(
     added = [len(sequence) - len(text) for sequence, text in zip(sequences, texts, strict=True)]
     lengths = [len(sequence) for sequence in sequences]
     scores = score(np.concatenate(sequences), offsets_of(lengths))
-    wanted = np.concatenate([np.arange(1, length) > lead for length, lead in zip(lengths, added, strict=True)])
+    wanted = np.concatenate(
+        [np.arange(1, length) > lead for length, lead in zip(lengths, added, strict=True)],
+    )
     return TokenScores(scores.nll[wanted], scores.argmax[wanted], scores.rank[wanted])

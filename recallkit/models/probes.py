@@ -1,7 +1,9 @@
-"""Properties of a causal language model that are measured on a few ids rather than inferred from its name.
+"""Properties of a causal language model that are measured on a few ids rather than inferred from
+its name.
 
-Families differ in what they do to their logits, in whether a longer batch changes a shorter sequence, and in how their
-state can be carried; the answers here are those of the very model that was loaded.
+Families differ in what they do to their logits, in whether a longer batch changes a shorter
+sequence, and in how their state can be carried; the answers here are those of the very model that
+was loaded.
 """
 
 from __future__ import annotations
@@ -24,17 +26,20 @@ PROBED_IDS = 12
 """Few, so that probing a large model is quick; enough to reach beyond its short convolutions."""
 
 EXACT = 1e-4
-"""Differences of logits below this fraction of the largest one count as rounding error, in float32 or wider."""
+"""Differences of logits below this fraction of the largest one count as rounding error, in float32
+or wider."""
 
 _RULED_OUT = 1e30
 
 _LEAK = 1e-3
-"""Where a token's score changes by more than this fraction with what follows it, the model is not causal."""
+"""Where a token's score changes by more than this fraction with what follows it, the model is not
+causal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How logits follow from hidden states: z = `factor` * (W hidden + bias), then `cap` * tanh(z / `cap`)."""
+    """How logits follow from hidden states: z = `factor` * (W hidden + bias), then `cap` * tanh(z /
+    `cap`)."""
 
     factor: float
     cap: float | None = None
@@ -49,20 +54,24 @@ def random_ids(vocab_size: int, shape: tuple[int, int], device: torch.device) ->
 def is_close(outputs: Tensor, wanted: Tensor, tolerance: float = EXACT) -> bool:
     """Whether outputs differ by no more than `tolerance` times the largest wanted value.
 
-    Entries that a model masks (-inf, or the lowest number of its dtype) must be the same, and do not count as the largest value.
+    Entries that a model masks (-inf, or the lowest number of its dtype) must be the same, and do
+    not count as the largest value.
     """
     ordinary = wanted.abs() < _RULED_OUT
     if outputs.shape != wanted.shape or not torch.equal(outputs.abs() < _RULED_OUT, ordinary):
         return False
     outputs, wanted = outputs[ordinary], wanted[ordinary]
-    return not wanted.numel() or bool((outputs - wanted).abs().max() <= tolerance * wanted.abs().max())
+    return not wanted.numel() or bool(
+        (outputs - wanted).abs().max() <= tolerance * wanted.abs().max(),
+    )
 
 
 def find_head(model: Any, run: Callable[..., Any], ids: Tensor) -> Head | None:
-    """How logits follow from the backbone's last hidden states; None where `Head` cannot express it.
+    """How logits follow from the backbone's last hidden states; None where `Head` cannot express
+    it.
 
-    `run(module, ids)` returns a module's output. A forward pass in which known values replace the linear layer's output
-    shows what is done to it, however small the model's own logits are.
+    `run(module, ids)` returns a module's output. A forward pass in which known values replace the
+    linear layer's output shows what is done to it, however small the model's own logits are.
     """
     linear = model.get_output_embeddings()
     states = getattr(run(model.base_model, ids), "last_hidden_state", None)
@@ -81,10 +90,10 @@ def find_head(model: Any, run: Callable[..., Any], ids: Tensor) -> Head | None:
         hook.remove()
     if len(seen) != 1 or not isinstance(logits, torch.Tensor) or logits.shape != seen[0][1].shape or seen[0][0].shape != states.shape:
         return None
-    given, taken = states.double(), seen[0][0].to(states.device).double()
-    before = float((given * taken).sum() / (given * given).sum())
+    expected, taken = states.double(), seen[0][0].to(states.device).double()
+    before = float((expected * taken).sum() / (expected * expected).sum())
     before = 1.0 if abs(before - 1) <= 1e-6 else before
-    if not is_close(before * given, taken, 1e-5) or (before != 1 and linear.bias is not None):
+    if not is_close(before * expected, taken, 1e-5) or (before != 1 and linear.bias is not None):
         return None
     # The smallest of the known values show the factor, the largest the cap.
     x, y = seen[0][1].to(logits.device).double().flatten(), logits.double().flatten()
@@ -99,32 +108,45 @@ def find_head(model: Any, run: Callable[..., Any], ids: Tensor) -> Head | None:
 def _marks(like: Tensor) -> Tensor:
     """Powers of two of either sign, from 2^-12 to 2^12, in the shape of logits."""
     places = torch.arange(like.numel(), device=like.device).view(like.shape)
-    return torch.where(places % 2 == 0, 1.0, -1.0).to(like) * torch.exp2((places % 25 - 12).to(like))
+    return torch.where(places % 2 == 0, 1.0, -1.0).to(like) * torch.exp2(
+        (places % 25 - 12).to(like),
+    )
 
 
 def _agree(one: Tensor, other: Tensor) -> bool:
     return bool((((one - other).abs() <= 1e-5 * other.abs()) & other.isfinite()).all())
 
 
-def find_sharing(logits: Callable[[Tensor], Tensor], ids: Tensor, name: str, tolerance: float = EXACT) -> Sharing:
-    """Which sequences may share a batch, tried with `logits` (b, t, vocab) on ids like the two rows of `ids` (2, t).
+def find_sharing(
+    logits: Callable[[Tensor], Tensor],
+    ids: Tensor,
+    name: str,
+    tolerance: float = EXACT,
+) -> Sharing:
+    """Which sequences may share a batch, tried with `logits` (b, t, vocab) on ids like the two rows
+    of `ids` (2, t).
 
     Raises UserError where a model is not causal: what follows a token changes its score.
     """
-    seen = ids.shape[1] * 2 // 3
-    other_end = torch.cat([ids[:1, :seen], ids[1:, seen:]], dim=1)
-    together = logits(torch.cat([ids[:1], other_end]))[:, :seen]
+    num_shared = ids.shape[1] * 2 // 3
+    other_end = torch.cat([ids[:1, :num_shared], ids[1:, num_shared:]], dim=1)
+    together = logits(torch.cat([ids[:1], other_end]))[:, :num_shared]
     if not is_close(together[1], together[0], max(_LEAK, tolerance)):
         problem = "it is not causal: later ids change earlier predictions"
-        raise UserError(problem, where=name, remedy="its scores would mean nothing; give a causal language model, with dropout off")
-    if is_close(together[:1], logits(ids[:1, :seen]), tolerance):
+        raise UserError(
+            problem,
+            where=name,
+            remedy="its scores would mean nothing; give a causal language model, with dropout off",
+        )
+    if is_close(together[:1], logits(ids[:1, :num_shared]), tolerance):
         return "any"
-    return "equal" if is_close(together[:1], logits(ids[:1])[:, :seen], tolerance) else "none"
+    return "equal" if is_close(together[:1], logits(ids[:1])[:, :num_shared], tolerance) else "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Carrying:
-    """How a model's state is carried: into `chunks` of any length, or only in `steps` of one id once there is a state.
+    """How a model's state is carried: into `chunks` of any length, or only in `steps` of one id
+    once there is a state.
 
     `positions`: whether the model must be given the positions of the ids that follow.
     """
@@ -148,27 +170,32 @@ _TAKEN = ([0, 1], [0, 1], [1, 0, 1], [1, 2], [1])
 
 def can_join(
     ids: Tensor,
-    whole: Tensor,
+    alone: Tensor,
     read: Callable[[Tensor, Any], tuple[Tensor, Any]],
     logits: Callable[[Tensor], Tensor],
     join: Callable[[Sequence[Any]], Any],
     take: Callable[[Any, Sequence[int]], Any],
     tolerance: float = EXACT,
 ) -> bool:
-    """Whether rows that have read different numbers of ids can be continued together, one id at a time.
+    """Whether rows that have read different numbers of ids can be continued together, one id at a
+    time.
 
-    ids (2, t), of which each sequence alone has the outputs `whole` (2, t, ...). `read(ids, state)` returns outputs and the
-    state, or raises UserError; `join`, `take` and `logits` are those of `TorchModel`. Joining is correct where it reproduces
-    the logits of `whole`.
+    ids (2, t), of which each sequence alone has the outputs `whole` (2, t, ...). `read(ids, state)`
+    returns outputs and the state, or raises UserError; `join`, `take` and `logits` are those of
+    `TorchModel`. Joining is correct where it reproduces the logits of `whole`.
     """
     most = ids.shape[1] - len(_TAKEN) - 2
-    rows = [(1, most), (0, most * 2 // 3)]  # a sequence, and how many of its ids are read before the states are joined
+    # A sequence, and how many of its ids are read before the states are joined.
+    rows = [(1, most), (0, most * 2 // 3)]
     try:
         state = join([read(ids[number : number + 1, :length], None)[1] for number, length in rows])
         for order in _TAKEN:
             numbers, places = (list(values) for values in zip(*(rows[place] for place in order), strict=True))
-            outputs, state = read(ids[numbers, places][:, None], take(state, order) if order != [0, 1] else state)
-            if not is_close(logits(outputs[:, 0]), logits(whole[numbers, places]), tolerance):
+            outputs, state = read(
+                ids[numbers, places][:, None],
+                take(state, order) if order != [0, 1] else state,
+            )
+            if not is_close(logits(outputs[:, 0]), logits(alone[numbers, places]), tolerance):
                 return False
             rows = [(number, place + 1) for number, place in zip(numbers, places, strict=True)]
     except (UserError, ValueError, RuntimeError, IndexError):

@@ -1,8 +1,10 @@
-"""RWKV-4 and RWKV-5.2 models in the file format of rwkv.cpp, read into the shape of `recallkit.models.language_model`.
+"""RWKV-4 and RWKV-5.2 models in the file format of rwkv.cpp, read into the shape of
+`recallkit.models.language_model`.
 
-Little endian: a header (magic, version, vocabulary, width, layers, type), then a record for each tensor: number of
-dimensions, length of the name, type; the dimensions in reverse; the name; the values (RWKV/rwkv.cpp, docs/FILE_FORMAT.md and
-python/convert_pytorch_to_ggml.py). No more memory is taken than the file's values need.
+Little endian: a header (magic, version, vocabulary, width, layers, type), then a record for each
+tensor: number of dimensions, length of the name, type; the dimensions in reverse; the name; the
+values (RWKV/rwkv.cpp, docs/FILE_FORMAT.md and python/convert_pytorch_to_ggml.py). No more memory is
+taken than the file's values need.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ MAGIC = 0x67676D66
 VERSIONS = (100, 101)
 HEADER, RECORD = struct.Struct("<IIiiiI"), struct.Struct("<III")
 TYPES: dict[int, str] = {0: "<f4", 1: "<f2"}
-"""The types that are read, by the file's numbers for them, as numpy names float32 and float16; the others are quantised."""
+"""The types that are read, by the file's numbers for them, as numpy names float32 and float16; the
+others are quantised."""
 NORM_EPS = 1e-5
-"""Of all norms, including those of RWKV-5's heads: the file does not contain it, and rwkv.cpp uses this value for both versions."""
+"""Of all norms, including those of RWKV-5's heads: the file does not contain it, and rwkv.cpp uses
+this value for both versions."""
 FASTEST_DECAY = 1e-30
 """The least factor by which a state decays at each token, since its logarithm is needed."""
 
@@ -65,7 +69,11 @@ def _errors(path: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError, LookupError, ArithmeticError, struct.error) as error:
         remedy = "check that the file is complete and was written by rwkv.cpp's converter"
-        raise UserError(f"cannot be read ({first_line(error)})", where=path, remedy=remedy) from error
+        raise UserError(
+            f"cannot be read ({first_line(error)})",
+            where=path,
+            remedy=remedy,
+        ) from error
 
 
 def read_vocab_size(path: Path) -> int:
@@ -77,16 +85,17 @@ def read_vocab_size(path: Path) -> int:
 def read_rwkv_file(path: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
     """The architecture and the weights of a `LanguageModel`, in float32.
 
-    Raises UserError where the file cannot be read or is cut short, and for other versions of RWKV and quantised weights.
+    Raises UserError where the file cannot be read or is cut short, and for other versions of RWKV
+    and quantised weights.
     """
     import numpy as np
 
     with _errors(path):
         content = np.memmap(path, np.uint8, "r").data
         sizes = _read_header(bytes(content[: HEADER.size]), path)
-        found = _read_tensors(content, path)
-        config = _configure(found, *sizes, path)
-        return config, {ours: _in_our_terms(ours, value, config) for ours, value in renamed(found, _NAMES).items()}
+        tensors = _read_tensors(content, path)
+        config = _configure(tensors, *sizes, path)
+        return config, {ours: _in_our_terms(ours, value, config) for ours, value in renamed(tensors, _NAMES).items()}
 
 
 def _read_header(content: bytes, path: Path) -> tuple[int, int, int]:
@@ -94,53 +103,86 @@ def _read_header(content: bytes, path: Path) -> tuple[int, int, int]:
     magic, version, vocab_size, d_model, num_layers, kind = HEADER.unpack(content)
     if magic != MAGIC or version not in VERSIONS:
         remedy = "convert one with its convert_pytorch_to_ggml.py"
-        raise UserError(f"is not a model of rwkv.cpp in version {' or '.join(map(str, VERSIONS))} of its format", where=path, remedy=remedy)
+        raise UserError(
+            f"is not a model of rwkv.cpp in version {' or '.join(map(str, VERSIONS))} of its format",
+            where=path,
+            remedy=remedy,
+        )
     _check_type(kind, "the model", path)
     return vocab_size, d_model, num_layers
 
 
 def _read_tensors(content: memoryview, path: Path) -> dict[str, Tensor]:
-    """The tensors behind the header. Raises struct.error or ValueError where one reaches beyond the end."""
+    """The tensors behind the header. Raises struct.error or ValueError where one reaches beyond the
+    end."""
     import numpy as np
     import torch
 
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     start = HEADER.size
     while start < len(content):
         num_axes, name_length, kind = RECORD.unpack_from(content, start)
-        *axes, encoded = struct.unpack_from(f"<{num_axes}I{name_length}s", content, start + RECORD.size)
+        *axes, encoded = struct.unpack_from(
+            f"<{num_axes}I{name_length}s",
+            content,
+            start + RECORD.size,
+        )
         name, shape = encoded.decode(errors="replace"), axes[::-1]
         dtype = np.dtype(_check_type(kind, name, path))
         begin = start + RECORD.size + 4 * num_axes + name_length
         values = np.frombuffer(content, dtype, math.prod(shape), begin)
-        found[name] = torch.from_numpy(values.astype(np.float32).reshape(shape))
+        tensors[name] = torch.from_numpy(values.astype(np.float32).reshape(shape))
         start = begin + values.nbytes
-    return found
+    return tensors
 
 
 def _check_type(kind: int, what: str, path: Path) -> str:
     if kind not in TYPES:
-        raise UserError(f"{what} is of type {kind}", where=path, remedy="convert the model to FP32 or FP16: quantised weights are not read")
+        raise UserError(
+            f"{what} is of type {kind}",
+            where=path,
+            remedy="convert the model to FP32 or FP16: quantised weights are not read",
+        )
     return TYPES[kind]
 
 
-def _configure(found: Mapping[str, Tensor], vocab_size: int, d_model: int, num_layers: int, path: Path) -> ArchitectureConfig:
-    """The architecture that the tensors' names and shapes imply. Raises LookupError or ValueError where they imply none."""
-    if "blocks.0.att.time_maa_x" in found or ("blocks.0.att.ln_x.weight" in found and "blocks.0.att.gate.weight" not in found):
-        other = "an RWKV-6" if "blocks.0.att.time_maa_x" in found else "an RWKV-5.1"
+def _configure(
+    tensors: Mapping[str, Tensor],
+    vocab_size: int,
+    d_model: int,
+    num_layers: int,
+    path: Path,
+) -> ArchitectureConfig:
+    """The architecture that the tensors' names and shapes imply. Raises LookupError or ValueError
+    where they imply none."""
+    if "blocks.0.att.time_maa_x" in tensors or ("blocks.0.att.ln_x.weight" in tensors and "blocks.0.att.gate.weight" not in tensors):
+        other = "an RWKV-6" if "blocks.0.att.time_maa_x" in tensors else "an RWKV-5.1"
         raise UserError(f"contains {other}", where=path, remedy="only RWKV-4 and RWKV-5.2 are read")
-    if "blocks.0.ffn.key.weight" not in found:
+    if "blocks.0.ffn.key.weight" not in tensors:
         raise ValueError("blocks.0.ffn.key.weight is missing")
     layer = LayerConfig("rwkv4")
-    if "blocks.0.att.gate.weight" in found:
-        layer = LayerConfig("rwkv5", {"head_size": found["blocks.0.att.time_decay"].shape[1], "eps": NORM_EPS})
-    options = {"mlp": "rwkv", "norm": "layer", "norm_eps": NORM_EPS, "embedding_norm": True, "tied_head": False}
-    mlp_width, layers = found["blocks.0.ffn.key.weight"].shape[0], (layer,) * min(num_layers, MAX_LAYERS + 1)
+    if "blocks.0.att.gate.weight" in tensors:
+        layer = LayerConfig(
+            "rwkv5",
+            {"head_size": tensors["blocks.0.att.time_decay"].shape[1], "eps": NORM_EPS},
+        )
+    options = {
+        "mlp": "rwkv",
+        "norm": "layer",
+        "norm_eps": NORM_EPS,
+        "embedding_norm": True,
+        "tied_head": False,
+    }
+    mlp_width, layers = (
+        tensors["blocks.0.ffn.key.weight"].shape[0],
+        (layer,) * min(num_layers, MAX_LAYERS + 1),
+    )
     return ArchitectureConfig(vocab_size, d_model, layers, mlp_width=mlp_width, **options)  # type: ignore[arg-type]
 
 
 def _in_our_terms(name: str, value: Tensor, config: ArchitectureConfig) -> Tensor:
-    """A weight as the model has it: decays w = exp(-exp(x)) by their x, where the file contains w (RWKV-5.2) or log w (RWKV-4)."""
+    """A weight as the model has it: decays w = exp(-exp(x)) by their x, where the file contains w
+    (RWKV-5.2) or log w (RWKV-4)."""
     is_log = config.layers[0].mixer == "rwkv4"
     if name.endswith(".time_first") and not is_log:
         return value.squeeze(-1)

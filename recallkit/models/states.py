@@ -1,7 +1,9 @@
-"""States of models of any structure: their tensors are found by traversal, joined and selected row by row.
+"""States of models of any structure: their tensors are found by traversal, joined and selected row
+by row.
 
-A state is a tensor, or nested lists, tuples, dicts and objects with tensors and numbers; a cache of transformers is one.
-The batch axis of each tensor is found by comparing the states of one row and of two.
+A state is a tensor, or nested lists, tuples, dicts and objects with tensors and numbers; a cache of
+transformers is one. The batch axis of each tensor is found by comparing the states of one row and
+of two.
 """
 
 from __future__ import annotations
@@ -29,16 +31,24 @@ class Layout:
     """Whether a tensor grows with the ids that were read."""
 
     def join(self, states: Sequence[Any]) -> Any:
-        """A new state of all rows. Anything without a batch axis is taken from the first state, which has read the most ids.
+        """A new state of all rows. Anything without a batch axis is taken from the first state,
+        which has read the most ids.
 
-        Tensors shorter than those of another state get zeros at the left. Raises ValueError for states of different structure.
+        Tensors shorter than those of another state get zeros at the left. Raises ValueError for
+        states of different structure.
         """
         parts = zip(*map(tensors_of, states), self.axes, strict=True)
-        return _with(states[0], (part[0].clone() if axis is None else _join(part, axis) for *part, axis in parts))
+        return _with(
+            states[0],
+            (part[0].clone() if axis is None else _join(part, axis) for *part, axis in parts),
+        )
 
     def take(self, state: Any, rows: Sequence[int]) -> Any:
         """A new state of some rows, in this order; a row may be taken more than once."""
-        return _with(state, (_take(tensor, axis, rows) for tensor, axis in zip(tensors_of(state), self.axes, strict=True)))
+        return _with(
+            state,
+            (_take(tensor, axis, rows) for tensor, axis in zip(tensors_of(state), self.axes, strict=True)),
+        )
 
 
 def find_layout(one: Any, two: Any, longer: Any) -> Layout:
@@ -50,7 +60,9 @@ def find_layout(one: Any, two: Any, longer: Any) -> Layout:
     for small, large in zip(tensors_of(one), tensors_of(two), strict=True):
         grown = [axis for axis, sizes in enumerate(zip(small.shape, large.shape, strict=True)) if sizes[0] != sizes[1]]
         if len(grown) > 1 or any((small.shape[axis], large.shape[axis]) != (1, 2) for axis in grown):
-            raise ValueError(f"rows cannot be distinguished in tensors of {tuple(small.shape)} and {tuple(large.shape)}")
+            raise ValueError(
+                f"rows cannot be distinguished in tensors of {tuple(small.shape)} and {tuple(large.shape)}",
+            )
         axes.append(grown[0] if grown else None)
     grows = any(a.shape != b.shape for a, b in zip(tensors_of(one), tensors_of(longer), strict=True))
     return Layout(axes, grows)
@@ -58,18 +70,19 @@ def find_layout(one: Any, two: Any, longer: Any) -> Layout:
 
 def tensors_of(state: Any) -> list[Tensor]:
     """The tensors of a state, each once, in an order that depends on its structure alone."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
 
     def see(tensor: Tensor) -> Tensor:
-        found.append(tensor)
+        tensors.append(tensor)
         return tensor
 
     _mapped(state, see, {})
-    return found
+    return tensors
 
 
 def grown_bytes(shorter: Any, longer: Any) -> int:
-    """Bytes of the tensors of the state that has read more ids which are larger than in the other."""
+    """Bytes of the tensors of the state that has read more ids which are larger than in the
+    other."""
     pairs = zip(tensors_of(shorter), tensors_of(longer), strict=True)
     return sum(after.nbytes for before, after in pairs if before.shape != after.shape)
 
@@ -80,30 +93,36 @@ def _with(state: Any, tensors: Iterable[Tensor]) -> Any:
     return _mapped(state, lambda _: next(replaced), {})
 
 
-def _mapped(state: Any, change: Callable[[Tensor], Tensor], made: dict[int, Any]) -> Any:
-    """A copy of a state, its tensors replaced; an object that occurs twice in it is one object in the copy (`made`), too."""
-    if id(state) in made:
-        return made[id(state)]
+def _mapped(state: Any, change: Callable[[Tensor], Tensor], copies: dict[int, Any]) -> Any:
+    """A copy of a state, its tensors replaced; an object that occurs twice in it is one object in
+    the copy (`made`), too."""
+    if id(state) in copies:
+        return copies[id(state)]
     copied = state
     if isinstance(state, torch.Tensor):
         copied = change(state)
     elif isinstance(state, tuple):
-        parts = [_mapped(part, change, made) for part in state]
+        parts = [_mapped(part, change, copies) for part in state]
         copied = type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
     elif isinstance(state, list | dict):
         copied = copy.copy(state)
         for key in range(len(state)) if isinstance(state, list) else state:
-            copied[key] = _mapped(state[key], change, made)
+            copied[key] = _mapped(state[key], change, copies)
     elif hasattr(state, "__dict__") and not callable(state):
-        copied = made[id(state)] = copy.copy(state)
-        vars(copied).update({name: _mapped(value, change, made) for name, value in vars(state).items()})
-    made[id(state)] = copied
+        copied = copies[id(state)] = copy.copy(state)
+        vars(copied).update(
+            {name: _mapped(value, change, copies) for name, value in vars(state).items()},
+        )
+    copies[id(state)] = copied
     return copied
 
 
 def _join(parts: Sequence[Tensor], axis: int) -> Tensor:
     sizes = [max(sizes) for sizes in zip(*(part.shape for part in parts), strict=True)]
-    return torch.cat([_padded(part, [*sizes[:axis], part.shape[axis], *sizes[axis + 1 :]]) for part in parts], axis)
+    return torch.cat(
+        [_padded(part, [*sizes[:axis], part.shape[axis], *sizes[axis + 1 :]]) for part in parts],
+        axis,
+    )
 
 
 def _padded(part: Tensor, sizes: Sequence[int]) -> Tensor:

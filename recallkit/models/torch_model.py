@@ -1,4 +1,5 @@
-"""What every torch model shares in scoring: batching, padding, devices, precision, out-of-memory errors."""
+"""What every torch model shares in scoring: batching, padding, devices, precision, out-of-memory
+errors."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ _CUDA_IDS = 1 << 16
 """Ids of a batch on a GPU: more are hardly faster (docs/benchmarks.md)."""
 
 MOST_READING = 1e-4
-"""Nats by which the NLL of any token may differ where text is read in chunks with nothing compressed.
+"""Nats by which the NLL of any token may differ where text is read in chunks with nothing
+compressed.
 
 Where logits are large, float32 alone may change it more, how much depends on the processor. Such a
 difference is rounding if it is not there in float64, whose rounding is a billionth of float32's.
@@ -48,10 +50,11 @@ _LEAST_REDUCED = 64
 
 @dataclass(frozen=True)
 class Reading:
-    """The state of a model after `seen` ids, of which the last `since` came after the last compression."""
+    """The state of a model after `num_read` ids, of which the last `since` came after the last
+    compression."""
 
     state: Any
-    seen: int = 0
+    num_read: int = 0
     since: int = 0
 
 
@@ -61,7 +64,8 @@ class TorchModel:
     sharing: Sharing = "any"
     """Which sequences may share a batch without changing each other's scores."""
     prompt_chunk = 1 << 62
-    """Largest number of prompt ids that are read at once; small where `forward` returns logits for all of them."""
+    """Largest number of prompt ids that are read at once; small where `forward` returns logits for
+    all of them."""
     model: Any
     """The module, of a model whose weights are read here."""
     columns: Mapping[str, type] = {"nll": np.float32, "argmax": np.int32, "rank": np.int32}
@@ -71,24 +75,41 @@ class TorchModel:
     compression: Compression | None = None
     """What is done to its state between chunks where it is a variant; see `compress_with`."""
     records_launches = True
-    """Whether passes of small models and short texts are recorded as CUDA graphs, on a GPU; see `models.cuda_graphs`."""
+    """Whether passes of small models and short texts are recorded as CUDA graphs, on a GPU; see
+    `models.cuda_graphs`."""
 
-    def __init__(self, name: str, device: torch.device, *, vocab_size: int, max_length: int | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        device: torch.device,
+        *,
+        vocab_size: int,
+        max_length: int | None,
+    ) -> None:
         self.name = name
         self.device = device
         self.vocab_size = vocab_size
         self.max_length = max_length
 
-    def forward(self, inputs: Tensor, state: Any = None, *, carry: bool = False) -> tuple[Tensor, Any]:
-        """The model's outputs for `inputs` (b, t) int64: hidden states (b, t, d) or logits (b, t, vocab).
+    def forward(
+        self,
+        inputs: Tensor,
+        state: Any = None,
+        *,
+        carry: bool = False,
+    ) -> tuple[Tensor, Any]:
+        """The model's outputs for `inputs` (b, t) int64: hidden states (b, t, d) or logits (b, t,
+        vocab).
 
-        `state` is the one returned by an earlier call with `carry` for the preceding ids; without `carry` the new state may be None.
-        Inputs read with `carry` have the lengths that `pieces` returns.
+        `state` is the one returned by an earlier call with `carry` for the preceding ids; without
+        `carry` the new state may be None. Inputs read with `carry` have the lengths that `pieces`
+        returns.
         """
         raise NotImplementedError
 
     def reduce(self, outputs: Tensor, targets: Tensor) -> TokenNll:
-        """NLL, argmax and rank of `targets` (n,) from rows (n, d) or (n, vocab) of the outputs of `forward`."""
+        """NLL, argmax and rank of `targets` (n,) from rows (n, d) or (n, vocab) of the outputs of
+        `forward`."""
         raise NotImplementedError
 
     def logits(self, outputs: Tensor) -> Tensor:
@@ -101,13 +122,16 @@ class TorchModel:
         return max(1, num_ids // seq_len) * seq_len
 
     def score(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
-        """See `ScoringModel.score`. Shorter sequences of a batch are padded after their last id, which a causal model does not see."""
+        """See `ScoringModel.score`. Shorter sequences of a batch are padded after their last id,
+        which a causal model does not see."""
         return self._with_room(lambda: self._score(ids, offsets, None))
 
     def score_carrying(self, ids: np.ndarray, offsets: np.ndarray, chunk: int) -> TokenScores:
-        """See `CarryingModel.score_carrying`. The outputs of a chunk are reduced before the next one is read.
+        """See `CarryingModel.score_carrying`. The outputs of a chunk are reduced before the next
+        one is read.
 
-        Raises UserError where the state cannot be carried, and for sequences longer than the context.
+        Raises UserError where the state cannot be carried, and for sequences longer than the
+        context.
         """
         self.check_carrying(offsets)
         return self._with_room(lambda: self._score(ids, offsets, chunk))
@@ -128,14 +152,20 @@ class TorchModel:
         return True
 
     def pieces(self, num_inputs: int, chunk: int) -> list[int]:
-        """The lengths, in order, in which inputs of `num_inputs` ids are read with the state carried: `chunk` at a time."""
-        whole, rest = divmod(num_inputs, chunk)
-        return [chunk] * whole + [rest] * bool(rest)
+        """The lengths, in order, in which inputs of `num_inputs` ids are read with the state
+        carried: `chunk` at a time."""
+        num_full, rest = divmod(num_inputs, chunk)
+        return [chunk] * num_full + [rest] * bool(rest)
 
     def generate(
-        self, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: Callable[[int, list[int]], bool]
+        self,
+        prompts: Sequence[np.ndarray],
+        answers: Sequence[np.ndarray],
+        most: int,
+        is_done: Callable[[int, list[int]], bool],
     ) -> list[Continuation]:
-        """See `generation.generate`. Answers alone are scored in one pass; where rows cannot be joined, each id takes a pass.
+        """See `generation.generate`. Answers alone are scored in one pass; where rows cannot be
+        joined, each id takes a pass.
 
         So it does after prompts of one id, which some models take for a step from an earlier state.
         """
@@ -144,13 +174,21 @@ class TorchModel:
         prompts = [behind(np.asarray(prompt), self.prefix) for prompt in prompts]
         for ids in (*prompts, *answers):
             check_id(self.name, int(np.max(ids, initial=0)), self.vocab_size)
-        if self.compression is not None:  # rows from which different ids were evicted cannot be joined, nor a user's own cache copied
-            run, nothing = by_stepping if min(map(len, prompts), default=0) > 1 else by_scoring, np.empty(0, np.int64)
+        # Rows from which different ids were evicted cannot be joined, nor a user's own cache
+        # copied.
+        if self.compression is not None:
+            run, nothing = (
+                by_stepping if min(map(len, prompts), default=0) > 1 else by_scoring,
+                np.empty(0, np.int64),
+            )
 
             def alone(row: int) -> Continuation:
                 prompt, answer = [prompts[row]], answers[row]
                 ids = run(self, prompt, [nothing], most, lambda _, ids: is_done(row, ids))[0].ids if most else []
-                return Continuation(ids, run(self, prompt, [answer], 0, is_done)[0].answer_nll if len(answer) else np.empty(0, np.float32))
+                return Continuation(
+                    ids,
+                    run(self, prompt, [answer], 0, is_done)[0].answer_nll if len(answer) else np.empty(0, np.float32),
+                )
 
             return [alone(row) for row in range(len(prompts))]
         lengths = [len(prompt) + max(most, len(answer)) for prompt, answer in zip(prompts, answers, strict=True)]
@@ -160,7 +198,8 @@ class TorchModel:
 
     @functools.cached_property
     def can_join(self) -> bool:
-        """Whether rows that have read any numbers of ids can be continued together, exactly, one id at a time; found at first use."""
+        """Whether rows that have read any numbers of ids can be continued together, exactly, one id
+        at a time; found at first use."""
         return False
 
     def joins_after(self, num_ids: int) -> bool:
@@ -172,7 +211,8 @@ class TorchModel:
         return self.sharing
 
     def join(self, states: Sequence[Any]) -> Any:
-        """The joint state of all rows of several states of `forward`, the longest first. Raises ValueError where they do not match."""
+        """The joint state of all rows of several states of `forward`, the longest first. Raises
+        ValueError where they do not match."""
         return self._layout.join(states)
 
     def take(self, state: Any, rows: Sequence[int]) -> Any:
@@ -184,9 +224,11 @@ class TorchModel:
         from recallkit.models.states import find_layout
 
         shapes = ((1, 2), (2, 2), (1, 3))
-        return find_layout(*(self.advance(self.to_device(np.zeros(shape, np.int64)))[1] for shape in shapes))
+        return find_layout(
+            *(self.advance(self.to_device(np.zeros(shape, np.int64)))[1] for shape in shapes),
+        )
 
-    # ------------------------------------------------------------------------------------------------- CUDA graphs
+    # ---------------------------------------------------------------------------------- CUDA graphs
 
     @functools.cached_property
     def _graphs(self) -> CudaGraphs | None:
@@ -201,13 +243,15 @@ class TorchModel:
         return False
 
     def step(self, inputs: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """`advance` by one id of each row (b, 1); the next step overwrites the outputs and the state."""
+        """`advance` by one id of each row (b, 1); the next step overwrites the outputs and the
+        state."""
         if self._graphs is None or self.compression is not None or not self.has_fixed_state:
             return self.advance(inputs, state)
         return self._graphs.run(inputs, state)
 
     def _with_room(self, run: Callable[[], T]) -> T:
-        """What `run` returns; where its memory does not suffice, without graphs, so that they make no batch too large."""
+        """What `run` returns; where its memory does not suffice, without graphs, so that they make
+        no batch too large."""
         from recallkit.models.cuda_graphs import release_all
 
         try:
@@ -217,7 +261,7 @@ class TorchModel:
                 raise
         return run()
 
-    # ------------------------------------------------------------------------------------ variants and their states
+    # -------------------------------------------------------------------- variants and their states
 
     @property
     def carries_steps(self) -> bool:
@@ -235,57 +279,83 @@ class TorchModel:
         return None
 
     def compress(self, state: Any, compression: Compression) -> Any:
-        """A state of `forward` as it is kept between chunks. Raises UserError where a user's own cache cannot be used."""
+        """A state of `forward` as it is kept between chunks. Raises UserError where a user's own
+        cache cannot be used."""
         return state
 
     def compress_with(self, compression: Compression) -> None:
         """Makes it a variant, for good.
 
-        Raises UserError where its state cannot be carried or has nothing to compress, and as `noise_of_reading` does, on a few ids.
+        Raises UserError where its state cannot be carried or has nothing to compress, and as
+        `noise_of_reading` does, on a few ids.
         """
         import torch
 
         if not self.can_carry:
             raise UserError(
-                "its state cannot be carried from one chunk to the next", where=self.name, remedy=f"leave out {compression.shown}"
+                "its state cannot be carried from one chunk to the next",
+                where=self.name,
+                remedy=f"leave out {compression.shown}",
             )
         self.compression = compression
-        if compression.made is not None:  # rows may influence each other in a user's own cache
+        if compression.make_cache is not None:  # rows may influence each other in a user's own cache
             self.sharing = "none"
         with torch.no_grad():
             compression.begin()
-            self.compress(self.advance(self.to_device(np.zeros((1, 2), np.int64)))[1].state, compression)
+            self.compress(
+                self.advance(self.to_device(np.zeros((1, 2), np.int64)))[1].state,
+                compression,
+            )
             compression.has_effect = False  # on text, so far
-        asked = {"cache": compression.policy, "state": compression.rounding}
-        for name, lacking in (("cache", "no cache of keys and values of all ids"), ("state", "no recurrent state to round")):
-            if asked[name] is not None and name not in compression.changed:
-                raise UserError(f"it has {lacking} here", where=self.name, remedy=f"leave out {compression.shown}")
-        length = min(_PROBED_CHUNKS * compression.chunk + 2, _PROBED_IDS, self.max_length or _PROBED_IDS)
+        wanted = {"cache": compression.policy, "state": compression.rounding}
+        for name, lacking in (
+            ("cache", "no cache of keys and values of all ids"),
+            ("state", "no recurrent state to round"),
+        ):
+            if wanted[name] is not None and name not in compression.changed:
+                raise UserError(
+                    f"it has {lacking} here",
+                    where=self.name,
+                    remedy=f"leave out {compression.shown}",
+                )
+        length = min(
+            _PROBED_CHUNKS * compression.chunk + 2,
+            _PROBED_IDS,
+            self.max_length or _PROBED_IDS,
+        )
         ids = np.random.default_rng(0).integers(self.vocab_size, size=2 * length).astype(np.uint32)
         try:
             self.noise_of_reading(ids, np.array([0, length, 2 * length]))
-        except (UserError, ValueError):  # some models (RWKV-4 of transformers) mix up the rows of a batch where a single id follows
+        except (
+            UserError,
+            ValueError,
+        ):  # some models (RWKV-4 of transformers) mix up the rows of a batch where a single id follows
             self.sharing = "none"
             self.noise_of_reading(ids, np.array([0, length, 2 * length]))
 
     def advance(self, inputs: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """Outputs of inputs (b, t) that follow a state of `advance`, compressed first where that is due, and the state after them."""
+        """Outputs of inputs (b, t) that follow a state of `advance`, compressed first where that is
+        due, and the state after them."""
         compression = self.compression
         if compression is None:
             return self.forward(inputs, state, carry=True)
         before = Reading(self.initial(len(inputs))) if state is None else state
-        if compression.is_due(before.since, before.seen - len(self.prefix)):
+        if compression.is_due(before.since, before.num_read - len(self.prefix)):
             compression.begin()
-            before = Reading(self.compress(before.state, compression), before.seen)
+            before = Reading(self.compress(before.state, compression), before.num_read)
         outputs, after = self.forward(inputs, before.state, carry=True)
-        return outputs, Reading(after, before.seen + inputs.shape[1], before.since + inputs.shape[1])
+        return outputs, Reading(
+            after,
+            before.num_read + inputs.shape[1],
+            before.since + inputs.shape[1],
+        )
 
     def noise_of_reading(self, ids: np.ndarray, offsets: np.ndarray) -> tuple[float, float]:
         """What reading in a variant's chunks, with nothing compressed, changes in float32 or wider.
 
-        The largest and the mean difference in nats from the NLLs of sequences read at once, which is
-        the noise of every comparison. Raises UserError where it is not rounding (MOST_READING): what
-        a variant changes would not be compression alone. In half precision nothing is refused.
+        The largest and the mean difference in nats from the NLLs of sequences read at once, which
+        is the noise of every comparison. Raises UserError where it is not rounding (MOST_READING):
+        what a variant changes would not be compression alone. In half precision nothing is refused.
         """
         compression = self.compression
         assert compression is not None, "a variant"
@@ -329,9 +399,11 @@ class TorchModel:
         return exact
 
     def state_bytes(self, ids: np.ndarray) -> int | None:
-        """Bytes of the state of one sequence after `ids` (t,), as it is stored, scales and zero points included; None if unknown.
+        """Bytes of the state of one sequence after `ids` (t,), as it is stored, scales and zero
+        points included; None if unknown.
 
-        Counted are the tensors that have rows: not what depends on the weights alone, such as the taps of a filter.
+        Counted are the tensors that have rows: not what depends on the weights alone, such as the
+        taps of a filter.
         """
         from recallkit.models.states import tensors_of
 
@@ -345,7 +417,7 @@ class TorchModel:
         if len(tensors) != len(axes):
             return None
         counted = [tensor for tensor, axis in zip(tensors, axes, strict=True) if axis is not None and tensor.dim() > 1]
-        return sum(each.numel() * each.element_size() for each in counted) - (0 if self.compression is None else self.compression.saved)
+        return sum(part.numel() * part.element_size() for part in counted) - (0 if self.compression is None else self.compression.saved)
 
     def cache_bytes(self, num_ids: int) -> list[int] | None:
         """Bytes of each layer's cache after one sequence of so many ids: of the part of its state
@@ -366,8 +438,8 @@ class TorchModel:
         return [grown_bytes(*layer) for layer in zip(before, after, strict=True)]
 
     def by_layer(self, state: Any) -> Sequence[Any] | None:
-        """The parts of a state of `forward` that belong to the mixers of each layer; None where it is
-        not divided so."""
+        """The parts of a state of `forward` that belong to the mixers of each layer; None where it
+        is not divided so."""
         return None
 
     def _state_after(self, ids: np.ndarray) -> Any:
@@ -381,7 +453,10 @@ class TorchModel:
             if self.compression is not None:
                 self.compression.begin()
             for size in self.sizes(len(ids), len(ids)):
-                state = self.advance(self.to_device(np.asarray(ids[None, read : read + size], np.int64)), state)[1]
+                state = self.advance(
+                    self.to_device(np.asarray(ids[None, read : read + size], np.int64)),
+                    state,
+                )[1]
                 read += size
             if self.compression is not None and self.compression.once is None:
                 self.compression.begin()
@@ -393,7 +468,8 @@ class TorchModel:
         return contextlib.nullcontext()
 
     def sizes(self, num_inputs: int, chunk: int) -> list[int]:
-        """The lengths in which inputs are read with the state carried: those of the variant, or about `chunk` each.
+        """The lengths in which inputs are read with the state carried: those of the variant, or
+        about `chunk` each.
 
         The prefix is read with the first of them, and counts in none.
         """
@@ -406,40 +482,47 @@ class TorchModel:
             return self.pieces(num_inputs, chunk)
         once = self.compression.once
         sizes = [once, num_inputs - once] if once and once < num_inputs else TorchModel.pieces(self, num_inputs, self.compression.chunk)
-        if sizes[0] == 1 < num_inputs:  # some models treat a single first id as a step from whatever they read last
+        # Some models treat a single first id as a step from whatever they read last.
+        if sizes[0] == 1 < num_inputs:
             sizes = [2, *sizes[2:]]
         return [sizes[0]] + [1] * (num_inputs - sizes[0]) if self.carries_steps else sizes
 
     def _score(self, ids: np.ndarray, offsets: np.ndarray, chunk: int | None) -> TokenScores:
-        """Scores sequences in as few batches as `sharing` allows; `chunk` as in `score_carrying`, or None."""
+        """Scores sequences in as few batches as `sharing` allows; `chunk` as in `score_carrying`,
+        or None."""
         import torch
 
         check_id(self.name, int(ids.max(initial=0)), self.vocab_size)
         sequences, starts = np.split(ids, offsets[1:-1]), offsets - np.arange(len(offsets))
-        found = {name: np.zeros(starts[-1], dtype) for name, dtype in self.columns.items()}
+        values_by_name = {name: np.zeros(starts[-1], dtype) for name, dtype in self.columns.items()}
         lengths = np.diff(offsets)
         shared = groups(lengths, self.sharing_over(lengths))
         parts = itertools.chain.from_iterable(self._alike(sequences, rows) for rows in shared)
         for begun, group in parts:
             inputs, targets, real = padded([sequences[number] for number in group])
             places, start = starts[group][:, None] + np.arange(inputs.shape[1]), 0
-            # Not inference_mode: what a live model keeps of this pass, such as tables of angles, could not be trained with afterwards.
+            # Not inference_mode: what a live model keeps of this pass, such as tables of angles,
+            # could not be trained with afterwards.
             with torch.no_grad(), memory_errors():
                 for outputs in self.read(inputs, chunk, begun):
                     read = slice(start, start + outputs.shape[1])
                     mask, start = real[:, read], read.stop
                     rows = outputs.flatten(0, 1) if mask.all() else outputs[self.to_device(mask)]
                     scores = self.reduce(rows, self.to_device(targets[:, read][mask]))
-                    for into, values in zip(found.values(), scores, strict=True):
+                    for into, values in zip(values_by_name.values(), scores, strict=True):
                         into[places[:, read][mask]] = values.cpu().numpy()
-        return TokenScores(**{name: found.pop(name) for name in TorchModel.columns}, beside=found)
+        return TokenScores(**{name: values_by_name.pop(name) for name in TorchModel.columns}, beside=values_by_name)
 
     @property
     def prefixes(self) -> list[tuple[int, ...]]:
         """The prefixes behind which a text is read."""
         return [self.prefix]
 
-    def _alike(self, sequences: Sequence[np.ndarray], group: np.ndarray) -> Iterator[tuple[tuple[bool, ...], np.ndarray]]:
+    def _alike(
+        self,
+        sequences: Sequence[np.ndarray],
+        group: np.ndarray,
+    ) -> Iterator[tuple[tuple[bool, ...], np.ndarray]]:
         """A group in parts: which of its prefixes sequences begin with, and those that begin so."""
         rows: dict[tuple[bool, ...], list[int]] = {}
         for row in group:
@@ -448,30 +531,40 @@ class TorchModel:
         for begun, places in rows.items():
             yield begun, np.array(places)
 
-    def read(self, inputs: np.ndarray, chunk: int | None, begun: tuple[bool, ...]) -> Iterator[Tensor]:
-        """The outputs of `forward` for inputs (b, t): at once, or about `chunk` ids of each row at a time; a variant's in its chunks.
+    def read(
+        self,
+        inputs: np.ndarray,
+        chunk: int | None,
+        begun: tuple[bool, ...],
+    ) -> Iterator[Tensor]:
+        """The outputs of `forward` for inputs (b, t): at once, or about `chunk` ids of each row at
+        a time; a variant's in its chunks.
 
-        They are read behind the prefix, which has no outputs here, unless they have `begun` with it.
+        They are read behind the prefix, which has no outputs here, unless they have `begun` with
+        it.
         """
         import torch
 
         lead = 0 if begun[0] else len(self.prefix)
-        inputs = np.hstack([np.tile(np.array(self.prefix[:lead], inputs.dtype), (len(inputs), 1)), inputs])
+        inputs = np.hstack(
+            [np.tile(np.array(self.prefix[:lead], inputs.dtype), (len(inputs), 1)), inputs],
+        )
         chunk = chunk if self.compression is None else max(self.compression.chunk, _LEAST_REDUCED)
         if chunk is None:
             run = self.forward if self._graphs is None else self._graphs.run
             yield run(self.to_device(inputs))[0][:, lead:]
             return
-        state, held, start, read = None, [], 0, 0
+        state, parts, start, read = None, [], 0, 0
         with self.reading():
             for size in self.sizes(inputs.shape[1], chunk):
                 outputs, state = self.advance(self.to_device(inputs[:, read : read + size]), state)
-                held.append(outputs)
+                parts.append(outputs)
                 read += size
-                # Outputs of short pieces are reduced together: a product of one row takes as long as one of many.
+                # Outputs of short pieces are reduced together: a product of one row takes as long
+                # as one of many.
                 if read - start >= chunk or read == inputs.shape[1]:
-                    yield (outputs if len(held) == 1 else torch.cat(held, dim=1))[:, lead:]
-                    held, start, lead = [], read, 0
+                    yield (outputs if len(parts) == 1 else torch.cat(parts, dim=1))[:, lead:]
+                    parts, start, lead = [], read, 0
 
     def to_device(self, array: np.ndarray) -> Tensor:
         """Copies through page-locked memory to a GPU, so that the copy overlaps with the model."""
@@ -489,14 +582,20 @@ def wide(values: Tensor) -> Tensor:
 
 
 def padded(sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Inputs and their targets (b, longest) int64, and a mask of the real ones: padding repeats a sequence's last pair.
+    """Inputs and their targets (b, longest) int64, and a mask of the real ones: padding repeats a
+    sequence's last pair.
 
     Ids 5 6 7 and 8 9 give inputs [[5, 6], [8, 8]], targets [[6, 7], [9, 9]], real [[1, 1], [1, 0]].
     """
     lengths = np.array([len(sequence) - 1 for sequence in sequences])
     places = np.arange(lengths.max())
     at = np.minimum(places, lengths[:, None] - 1)
-    inputs, targets = (np.stack([np.asarray(ids, np.int64)[row + by] for ids, row in zip(sequences, at, strict=True)]) for by in (0, 1))
+    inputs, targets = (
+        np.stack(
+            [np.asarray(ids, np.int64)[row + by] for ids, row in zip(sequences, at, strict=True)],
+        )
+        for by in (0, 1)
+    )
     return inputs, targets, places < lengths[:, None]
 
 

@@ -1,9 +1,10 @@
 """Scoring of a transformers model: its hidden states, head, precision and carried state.
 
-Hidden states come from the backbone and go through the head a few rows at a time, so that logits of a whole batch are
-never materialised; where a model does more to its logits than a linear layer, a factor and a soft cap, its own forward pass is used.
-A model's properties are measured on a few ids (probes.py), not inferred from its name; what a window or a selection may
-change is tried again with random ids of the length that is read, before it is read.
+Hidden states come from the backbone and go through the head a few rows at a time, so that logits of
+a whole batch are never materialised; where a model does more to its logits than a linear layer, a
+factor and a soft cap, its own forward pass is used. A model's properties are measured on a few ids
+(probes.py), not inferred from its name; what a window or a selection may change is tried again with
+random ids of the length that is read, before it is read.
 """
 
 from __future__ import annotations
@@ -43,19 +44,22 @@ _STATES = ("past_key_values", "cache_params", "state")
 """Names of the state among a model's arguments and outputs."""
 
 EXACT_SETTINGS: dict[str, int] = {"max_inference_chunksize": 1 << 62}
-"""Settings of a configuration that avoid rounding: xLSTM otherwise rounds its state to bfloat16 between chunks."""
+"""Settings of a configuration that avoid rounding: xLSTM otherwise rounds its state to bfloat16
+between chunks."""
 
 _LOGITS = 1 << 25
 """Logits in memory at a time where they are soft-capped or float64: 128 or 256 MB."""
 
 _LEAST_PROBED, _MOST_PROBED = 256, 4096
-"""Ids of a probe of more than a few, unless a window of the model's is longer than a quarter of them."""
+"""Ids of a probe of more than a few, unless a window of the model's is longer than a quarter of
+them."""
 
 _WINDOWS = re.compile(r'"\w*(?:window|chunk|block|top_?k|budget|local)\w*": (\d+)')
 """Numbers that a configuration has under a name of a window, a block or a selection."""
 
 _NOT_ROUNDING = 1e-2
-"""Nats by which rounding never changes the NLLs of random ids in float32, on average: it may those of a few."""
+"""Nats by which rounding never changes the NLLs of random ids in float32, on average: it may those
+of a few."""
 
 _RULED_OUT = 1e4
 """Nats that stand for any number above: the difference of two infinite ones is none."""
@@ -63,21 +67,23 @@ _RULED_OUT = 1e4
 
 @dataclass(frozen=True)
 class _Carried:
-    """The state after `seen` ids, in the model's own format."""
+    """The state after `num_read` ids, in the model's own format."""
 
     cache: Any
-    seen: int
+    num_read: int
     """Of joined rows: that of the longest."""
     missing: Tensor
-    """How many ids fewer than `seen` each row (b,) has read: tensors that grow with them are left-padded by as many positions."""
+    """How many ids fewer than `num_read` each row (b,) has read: tensors that grow with them are
+    left-padded by as many positions."""
     is_ragged: bool = False
     """Whether `missing` may be nonzero."""
-    kept: tuple[Tensor, ...] = ()
+    stored: tuple[Tensor, ...] = ()
     """Tensors that modules store in themselves, see `_keepers`."""
 
 
 class TransformersModel(TorchModel):
-    """A transformers model as a `ScoringModel` and, where its state can be carried, a `CarryingModel`.
+    """A transformers model as a `ScoringModel` and, where its state can be carried, a
+    `CarryingModel`.
 
     Raises UserError where it has no embeddings, fails on a few ids, or is not causal.
     """
@@ -86,7 +92,12 @@ class TransformersModel(TorchModel):
         model = text_model(model, name)
         config = model.config.get_text_config()
         vocab_size = int(model.get_output_embeddings().weight.shape[0])
-        super().__init__(name, device, vocab_size=vocab_size, max_length=context_length(config, model.base_model))
+        super().__init__(
+            name,
+            device,
+            vocab_size=vocab_size,
+            max_length=context_length(config, model.base_model),
+        )
         self.model = model
         self.config = config
         # Convolutions on a GPU would otherwise use TF32.
@@ -116,7 +127,8 @@ class TransformersModel(TorchModel):
 
     @property
     def carrying(self) -> Literal["chunks", "steps"] | None:
-        """Whether the state of a few ids is carried into further `chunks`, only in `steps` of one id, or not at all."""
+        """Whether the state of a few ids is carried into further `chunks`, only in `steps` of one
+        id, or not at all."""
         return None if self._way_of_carrying is None else self._way_of_carrying.pieces
 
     @property
@@ -129,8 +141,15 @@ class TransformersModel(TorchModel):
         """See `TorchModel.can_carry`."""
         return self.carrying is not None
 
-    def forward(self, inputs: Tensor, state: Any = None, *, carry: bool = False) -> tuple[Tensor, Any]:
-        """See `TorchModel.forward`: hidden states, or logits where `Head` cannot express how they follow from hidden states."""
+    def forward(
+        self,
+        inputs: Tensor,
+        state: Any = None,
+        *,
+        carry: bool = False,
+    ) -> tuple[Tensor, Any]:
+        """See `TorchModel.forward`: hidden states, or logits where `Head` cannot express how they
+        follow from hidden states."""
         # One id without a state is a whole sequence (see `pieces`), and needs no state.
         if carry and (state is not None or inputs.shape[1] > 1):
             return self._read_on(inputs, state, self._way or self._way_of_carrying)
@@ -163,10 +182,10 @@ class TransformersModel(TorchModel):
                 return token_nll(hidden, weight, targets, bias=bias)
             step = max(1, _LOGITS // self.vocab_size)
             rows = zip(torch.split(hidden, step), torch.split(targets, step), strict=True)
-            parts = [logits_nll(_head_logits(some, weight, bias, self.head.cap), of) for some, of in rows]
+            parts = [logits_nll(_head_logits(part, weight, bias, self.head.cap), answers) for part, answers in rows]
             return TokenNll(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
-    # ------------------------------------------------------------------------------------------------ running it
+    # ----------------------------------------------------------------------------------- running it
 
     @property
     def _reader(self) -> Any:
@@ -177,19 +196,29 @@ class TransformersModel(TorchModel):
         """The output of the model or of its backbone. Raises UserError for what its code raises."""
         if not _parameters(module).isdisjoint({"use_cache", "kwargs"}):
             more = {"use_cache": False, **more}
-        with without_logs(), self._forward_errors(), memory_errors(), self._exactly(), self._kernels():
+        with (
+            without_logs(),
+            self._forward_errors(),
+            memory_errors(),
+            self._exactly(),
+            self._kernels(),
+        ):
             return module(input_ids=ids, **more)
 
     def _take_kernels(self) -> None:
-        """Runs recurrent layers on our kernels from here on, if NLLs of random ids are those of transformers' own functions."""
+        """Runs recurrent layers on our kernels from here on, if NLLs of random ids are those of
+        transformers' own functions."""
         chunks = [size for size in map(int, _WINDOWS.findall(self.config.to_json_string(use_diff=False))) if size <= _LEAST_PROBED]
         if self._agree(self._changed_by_kernels, _LEAST_PROBED + max(chunks, default=0)):
             self._kernels = own_kernels
         else:
-            console.note(f"{self.name}: our kernels do not reproduce its NLLs, so transformers' own functions are used")
+            console.note(
+                f"{self.name}: our kernels do not reproduce its NLLs, so transformers' own functions are used",
+            )
 
     def _changed_by_kernels(self, num_ids: int) -> Tensor:
-        """How NLLs by our kernels differ from those by the functions of transformers, past two chunks of the longest."""
+        """How NLLs by our kernels differ from those by the functions of transformers, past two
+        chunks of the longest."""
         ids = self._probed_ids(num_ids)
         targets = ids.roll(-1, 1)
         theirs = self._nlls(self.forward(ids)[0], targets)
@@ -204,16 +233,23 @@ class TransformersModel(TorchModel):
             raise
         except Exception as error:
             remedy = "try --dtype float32" if self.is_half else "check that its files fit the installed transformers"
-            if self.compression is not None and self.compression.made is not None:
+            if self.compression is not None and self.compression.make_cache is not None:
                 remedy = f"check {self.compression.shown}"
             elif hasattr(self.model, "hf_device_map"):
                 remedy = "save it as safetensors, or leave out device=balanced"
-            raise UserError(f"its forward pass fails ({first_line(error)})", where=self.name, remedy=remedy) from error
+            raise UserError(
+                f"its forward pass fails ({first_line(error)})",
+                where=self.name,
+                remedy=remedy,
+            ) from error
 
     def _outputs(self, output: Any) -> Tensor:
         outputs = getattr(output, "logits" if self.head is None else "last_hidden_state", None)
         if not isinstance(outputs, torch.Tensor):
-            raise UserError(f"it returns no logits, but an object of {type(output).__name__}", where=self.name)
+            raise UserError(
+                f"it returns no logits, but an object of {type(output).__name__}",
+                where=self.name,
+            )
         return outputs.to(self.device)
 
     @property
@@ -232,12 +268,15 @@ class TransformersModel(TorchModel):
             bias = None if linear.bias is None else linear.bias.to(outputs.device)
         hidden = outputs
         if head.factor != 1:
-            hidden, bias = wide(outputs) * head.factor, None if bias is None else wide(bias) * head.factor
+            hidden, bias = (
+                wide(outputs) * head.factor,
+                None if bias is None else wide(bias) * head.factor,
+            )
         if head.cap is None:
             return hidden, weight, bias
         return wide(hidden), wide(weight), None if bias is None else wide(bias)
 
-    # -------------------------------------------------------------------------------------------- trying it out
+    # -------------------------------------------------------------------------------- trying it out
 
     def _probed_ids(self, num_ids: int = probes.PROBED_IDS) -> Tensor:
         """Ids (2, t) that are valid for any model; `t` is at most `num_ids`.
@@ -247,14 +286,19 @@ class TransformersModel(TorchModel):
         table = getattr(self.model.get_input_embeddings(), "weight", None)
         known = self.vocab_size if table is None else min(self.vocab_size, len(table))
         ids = probes.random_ids(known, (2, min(num_ids, self.max_length or num_ids)), self.device)
-        ids[:, ids.shape[1] // 2] = min(max(0, getattr(self.config, "pad_token_id", None) or 0), known - 1)
+        ids[:, ids.shape[1] // 2] = min(
+            max(0, getattr(self.config, "pad_token_id", None) or 0),
+            known - 1,
+        )
         return ids
 
     def _enough_ids(self, num_ids: int, chunk: int = 0) -> int:
-        """How many ids show what becomes of `num_ids`: as many or more, unless fewer are past all windows and two chunks.
+        """How many ids show what becomes of `num_ids`: as many or more, unless fewer are past all
+        windows and two chunks.
 
-        A power of two, so that few lengths are tried, and the same for every run. Many more than of a short text: what is rare,
-        such as two ids that are equally good to select, comes in one of many short texts, too.
+        A power of two, so that few lengths are tried, and the same for every run. Many more than of
+        a short text: what is rare, such as two ids that are equally good to select, comes in one of
+        many short texts, too.
         """
         if num_ids <= probes.PROBED_IDS:
             return probes.PROBED_IDS
@@ -265,7 +309,8 @@ class TransformersModel(TorchModel):
 
     @contextlib.contextmanager
     def _probing(self) -> Iterator[None]:
-        """A context without gradients, and in float32: in half precision, rounding would hide what a probe looks for."""
+        """A context without gradients, and in float32: in half precision, rounding would hide what
+        a probe looks for."""
         if not self.is_half:
             with torch.no_grad():
                 yield
@@ -274,15 +319,18 @@ class TransformersModel(TorchModel):
                 yield
 
     def _nlls(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """NLLs of targets (b, t) under outputs (b, t, ...), in nats; of ids that the model rules out a large number."""
+        """NLLs of targets (b, t) under outputs (b, t, ...), in nats; of ids that the model rules
+        out a large number."""
         nll = self.reduce(outputs.flatten(0, 1), targets.flatten()).nll
         return nll.clamp(max=_RULED_OUT).view_as(targets)
 
     def _agree(self, differences: Callable[..., Tensor], num_ids: int, *setting: Any) -> bool:
-        """Whether two ways of reading so many ids have the same NLLs: `differences` gives the absolute ones.
+        """Whether two ways of reading so many ids have the same NLLs: `differences` gives the
+        absolute ones.
 
-        More than rounding in float32 is decided in float64, where that runs: there no rounding chooses another expert, or
-        another id to attend to. Of few ids less is needed, since the part of a state that is ignored can be small (zamba).
+        More than rounding in float32 is decided in float64, where that runs: there no rounding
+        chooses another expert, or another id to attend to. Of few ids less is needed, since the
+        part of a state that is ignored can be small (zamba).
         """
         key = differences.__name__, num_ids, *setting
         if key not in self._agreed:
@@ -299,14 +347,16 @@ class TransformersModel(TorchModel):
         return self._agreed[key]
 
     def sharing_over(self, lengths: np.ndarray) -> Sharing:
-        """See `TorchModel.sharing_over`: tried at such lengths before sequences of different ones share a batch."""
+        """See `TorchModel.sharing_over`: tried at such lengths before sequences of different ones
+        share a batch."""
         longest = len(self.prefix) + int(lengths.max(initial=0)) - 1
         if self.sharing != "any" or longest <= probes.PROBED_IDS or len(set(lengths[lengths > 1])) == 1:
             return self.sharing
         return "any" if self._agree(self._padding, self._enough_ids(longest)) else "equal"
 
     def _padding(self, num_ids: int) -> Tensor:
-        """How the NLLs of a sequence that is padded to `num_ids` in a batch differ from those of the same one alone."""
+        """How the NLLs of a sequence that is padded to `num_ids` in a batch differ from those of
+        the same one alone."""
         ids = self._probed_ids(num_ids)
         length = ids.shape[1] * 2 // 3
         ids[1, length:] = ids[1, length - 1]
@@ -328,14 +378,21 @@ class TransformersModel(TorchModel):
         if num_ids not in self._joined:
             ids, self._way = self._probed_ids(num_ids), None
             with self._probing():
-                whole = torch.cat([self.forward(row)[0] for row in ids[:, None]])
+                alone = torch.cat([self.forward(row)[0] for row in ids[:, None]])
                 read = functools.partial(self.forward, carry=True)
-                self._joined[num_ids] = probes.can_join(ids, whole, read, self.logits, self.join, self.take)
+                self._joined[num_ids] = probes.can_join(
+                    ids,
+                    alone,
+                    read,
+                    self.logits,
+                    self.join,
+                    self.take,
+                )
         return self._joined[num_ids]
 
     def join(self, states: Sequence[_Carried]) -> _Carried:
         """See `TorchModel.join`."""
-        behind = [states[0].seen - state.seen for state in states]
+        behind = [states[0].num_read - state.num_read for state in states]
         moved = (replace(state, missing=state.missing + by, is_ragged=any(behind)) for state, by in zip(states, behind, strict=True))
         joined: _Carried = super().join(list(moved))
         return joined
@@ -349,9 +406,14 @@ class TransformersModel(TorchModel):
             if self.head is None:
                 return wide(outputs)
             hidden, weight, bias = self._operands(outputs, self.head)
-            return _head_logits(wide(hidden), wide(weight), None if bias is None else wide(bias), self.head.cap)
+            return _head_logits(
+                wide(hidden),
+                wide(weight),
+                None if bias is None else wide(bias),
+                self.head.cap,
+            )
 
-    # ------------------------------------------------------------------------------------------ carrying its state
+    # --------------------------------------------------------------------------- carrying its state
 
     @functools.cached_property
     def _way_of_carrying(self) -> probes.Carrying | None:
@@ -362,13 +424,20 @@ class TransformersModel(TorchModel):
         ways = [way for way in probes.WAYS if takes_positions or not way.positions]
         return self._way_over(probes.PROBED_IDS, 3, ways)
 
-    def _way_over(self, num_ids: int, chunk: int, ways: Sequence[probes.Carrying]) -> probes.Carrying | None:
-        """The first way of carrying the state that gives the NLLs of one pass over so many ids; None if none does."""
+    def _way_over(
+        self,
+        num_ids: int,
+        chunk: int,
+        ways: Sequence[probes.Carrying],
+    ) -> probes.Carrying | None:
+        """The first way of carrying the state that gives the NLLs of one pass over so many ids;
+        None if none does."""
         enough = self._enough_ids(num_ids, chunk)
         return next((way for way in ways if self._agree(self._carrying, enough, chunk, way)), None)
 
     def _carrying(self, num_ids: int, chunk: int, way: probes.Carrying) -> Tensor:
-        """How NLLs in pieces differ from those of one pass, up to where that is clearly no rounding.
+        """How NLLs in pieces differ from those of one pass, up to where that is clearly no
+        rounding.
 
         Some models mix up the rows of a batch where a single id follows, so two rows are read.
         """
@@ -389,22 +458,38 @@ class TransformersModel(TorchModel):
         """The parameter that takes the state; None where there is none."""
         known = _parameters(self._reader)
         # A wrapper passes on what it does not name.
-        return next((name for name in _STATES if name in known), _STATES[0] if "kwargs" in known else None)
+        return next(
+            (name for name in _STATES if name in known),
+            _STATES[0] if "kwargs" in known else None,
+        )
 
-    def _read_on(self, inputs: Tensor, state: _Carried | None, way: probes.Carrying | None) -> tuple[Tensor, _Carried]:
+    def _read_on(
+        self,
+        inputs: Tensor,
+        state: _Carried | None,
+        way: probes.Carrying | None,
+    ) -> tuple[Tensor, _Carried]:
         """Outputs of `inputs` (b, t) that follow `state`, and the state after them."""
         if state is None:
-            state = _Carried(self._first_cache(), 0, torch.zeros(len(inputs), dtype=torch.int64, device=inputs.device))
-        name, seen = str(self._state_name), state.seen + inputs.shape[1]
-        places = torch.arange(seen, device=inputs.device)[None]
+            state = _Carried(
+                self._first_cache(),
+                0,
+                torch.zeros(len(inputs), dtype=torch.int64, device=inputs.device),
+            )
+        name, num_read = str(self._state_name), state.num_read + inputs.shape[1]
+        places = torch.arange(num_read, device=inputs.device)[None]
         more: dict[str, Any] = {"use_cache": True}
         if way is not None and way.positions and "position_ids" in _parameters(self._reader):
-            more["position_ids"] = places[:, state.seen :] - (state.missing[:, None] if state.is_ragged else 0)
+            more["position_ids"] = places[:, state.num_read :] - (state.missing[:, None] if state.is_ragged else 0)
         if state.is_ragged and self._layout.grows and "attention_mask" in _parameters(self._reader):
             more["attention_mask"] = (places >= state.missing[:, None]).long()
         if state.cache is not None:
             more[name] = state.cache
-            for (module, attribute), value in zip(self._keepers, state.kept, strict=bool(state.kept)):
+            for (module, attribute), value in zip(
+                self._keepers,
+                state.stored,
+                strict=bool(state.stored),
+            ):
                 setattr(module, attribute, value)
         output = self._run(self._reader, inputs, **more)
         cache = getattr(output, name, None)
@@ -412,12 +497,17 @@ class TransformersModel(TorchModel):
             # The model does not return its cache: we pass one, which it writes to.
             cache = more[name] = self._fresh_cache()
             output = self._run(self._reader, inputs, **more)
-        kept = tuple(getattr(module, attribute) for module, attribute in self._keepers)
-        return self._outputs(output), replace(state, cache=state.cache if cache is None else cache, seen=seen, kept=kept)
+        stored = tuple(getattr(module, attribute) for module, attribute in self._keepers)
+        return self._outputs(output), replace(
+            state,
+            cache=state.cache if cache is None else cache,
+            num_read=num_read,
+            stored=stored,
+        )
 
     def initial(self, num_rows: int) -> Any:
         """See `TorchModel.initial`: the cache of a variant."""
-        cache, self._given = self._given, None
+        cache, self._user_cache = self._user_cache, None
         if cache is None and self._state_name == "past_key_values":
             from recallkit.models.kept_cache import kept_cache
 
@@ -425,8 +515,8 @@ class TransformersModel(TorchModel):
         return None if cache is None else _Carried(cache, 0, torch.zeros(num_rows, dtype=torch.int64, device=self.device))
 
     def by_layer(self, state: Any) -> Sequence[Any] | None:
-        """See `TorchModel.by_layer`: those of a cache, unless layers share theirs or have some of it
-        elsewhere."""
+        """See `TorchModel.by_layer`: those of a cache, unless layers share theirs or have some of
+        it elsewhere."""
         is_divided = not (getattr(self.config, "num_kv_shared_layers", None) or self._keepers)
         return getattr(state.cache, "layers", None) if is_divided else None
 
@@ -439,41 +529,53 @@ class TransformersModel(TorchModel):
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """See `TorchModel.reading`. Raises UserError where a user's function makes neither a cache nor a context manager."""
-        if self.compression is None or self.compression.made is None or self.compression.exact:
+        """See `TorchModel.reading`. Raises UserError where a user's function makes neither a cache
+        nor a context manager."""
+        if self.compression is None or self.compression.make_cache is None or self.compression.exact:
             yield
             return
         from transformers import Cache
 
-        made, where = self.compression.made(), self.compression.shown
-        if isinstance(made, Cache):
-            self._given = made
+        product, where = self.compression.make_cache(), self.compression.shown
+        if isinstance(product, Cache):
+            self._user_cache = product
             yield
-        elif hasattr(made, "__enter__"):
-            with made:
+        elif hasattr(product, "__enter__"):
+            with product:
                 yield
         else:
-            problem = f"its function returned an object of {type(made).__name__}"
-            raise UserError(problem, where=where, remedy="return a Cache of transformers, or a context manager in which text is read")
+            problem = f"its function returned an object of {type(product).__name__}"
+            raise UserError(
+                problem,
+                where=where,
+                remedy="return a Cache of transformers, or a context manager in which text is read",
+            )
 
-    _given: Any = None
+    _user_cache: Any = None
     """A user's cache that the next state begins with."""
 
     @functools.cached_property
     def _keepers(self) -> list[tuple[torch.nn.Module, str]]:
-        """Modules and names of their tensors that grow with the rows: states outside any cache (recurrent_gemma)."""
+        """Modules and names of their tensors that grow with the rows: states outside any cache
+        (recurrent_gemma)."""
 
         def shapes(num_rows: int) -> dict[tuple[torch.nn.Module, str], torch.Size]:
             ids = torch.zeros(num_rows, 2, dtype=torch.int64, device=self.device)
-            self._run(self._reader, ids, use_cache=True, **{str(self._state_name): self._first_cache()})
-            found = ((module, name, value) for module in self.model.modules() for name, value in vars(module).items())
-            return {(module, name): value.shape for module, name, value in found if isinstance(value, torch.Tensor)}
+            self._run(
+                self._reader,
+                ids,
+                use_cache=True,
+                **{str(self._state_name): self._first_cache()},
+            )
+            tensors = ((module, name, value) for module in self.model.modules() for name, value in vars(module).items())
+            return {(module, name): value.shape for module, name, value in tensors if isinstance(value, torch.Tensor)}
 
         one, two = shapes(1), shapes(2)
         return [place for place in one if place in two and one[place] != two[place]]
 
     def _first_cache(self) -> Any:
-        """The cache of a first pass where the model's own raises errors: that of recurrent layers alone; else None."""
+        """The cache of a first pass where the model's own raises errors: that of recurrent layers
+        alone; else None."""
         from recallkit.models.kept_cache import recurrent_cache
 
         with self._forward_errors():
@@ -493,7 +595,8 @@ def _head_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, cap: float
 
 
 def _pieces(way: probes.Carrying, num_inputs: int, size: int) -> list[int]:
-    """The lengths in which more inputs than `size` are read: the first has two ids at least, single ids follow in steps alone.
+    """The lengths in which more inputs than `size` are read: the first has two ids at least, single
+    ids follow in steps alone.
 
     Some models treat a single id as a step from whatever they read last: 9 ids by 4 are 4 and 5.
     """
@@ -515,11 +618,16 @@ def _parameter_names(function: Any) -> frozenset[str]:
 
 
 def text_model(model: Any, name: str) -> Any:
-    """The model of text: a model itself, or the one that it wraps. Raises UserError where neither has embeddings and a head."""
+    """The model of text: a model itself, or the one that it wraps. Raises UserError where neither
+    has embeddings and a head."""
     for part in (model, getattr(model, "language_model", None)):
         if part is not None and part.get_input_embeddings() is not None and part.get_output_embeddings() is not None:
             return part
-    raise UserError("not a language model with input and output embeddings", where=name, remedy="give one with a head")
+    raise UserError(
+        "not a language model with input and output embeddings",
+        where=name,
+        remedy="give one with a head",
+    )
 
 
 def context_length(config: Any, backbone: Any) -> int | None:
@@ -535,7 +643,8 @@ def context_length(config: Any, backbone: Any) -> int | None:
 
 
 def _depends_on_length(config: Any) -> bool:
-    """Whether a sequence's length changes the outputs of its first tokens: rotary positions that are rescaled beyond a length."""
+    """Whether a sequence's length changes the outputs of its first tokens: rotary positions that
+    are rescaled beyond a length."""
     rope = getattr(config, "rope_parameters", None) or {}
-    kinds = [rope, *(each for each in rope.values() if isinstance(each, dict))]
+    kinds = [rope, *(entry for entry in rope.values() if isinstance(entry, dict))]
     return any(kind.get("rope_type") in ("dynamic", "longrope") for kind in kinds)

@@ -1,14 +1,21 @@
-"""A user's own model, `path/to/file.py:function`: Python code that the user names and that is therefore run.
+"""A user's own model, `path/to/file.py:function`: Python code that the user names and that is
+therefore run.
 
-`function(request: ModelRequest)` returns an object that implements `ScoringModel`, or something that maps ids (b, t) int64 to
-logits (b, t, vocab), or to an object with `.logits`: a torch.nn.Module or any callable. A module is moved to the request's
-device and dtype and put in evaluation mode. These names in the file and attributes of the module are used:
+`function(request: ModelRequest)` returns an object that implements `ScoringModel`, or something
+that maps ids (b, t) int64 to logits (b, t, vocab), or to an object with `.logits`: a
+torch.nn.Module or any callable. A module is moved to the request's device and dtype and put in
+evaluation mode. These names in the file and attributes of the module are used:
 
-    FILES = ["weights.safetensors"]      in the file: the files that it reads, relative to it; a change of one is detected
-    TOKENIZER = "tokenizer.json"         in the file: the model's own tokenizer, where it is not that of the slices
-    vocab_size, max_length               of the module: entries of its logits, longest context (None: no limit)
-    read(ids, state) -> logits, state    of the module: continues from a state, None at the beginning; a tensor, or nested tuples,
-                                         lists and dicts of tensors. Then text is read in chunks, and generated token by token
+    FILES = ["weights.safetensors"]      in the file: the files that it reads, relative to it; a
+        change of one is detected
+    TOKENIZER = "tokenizer.json"         in the file: the model's own tokenizer, where it is not
+        that of the slices
+    vocab_size, max_length               of the module: entries of its logits, longest context
+        (None: no limit)
+    read(ids, state) -> logits, state    of the module: continues from a state, None at the
+        beginning; a tensor, or nested tuples,
+                                         lists and dicts of tensors. Then text is read in chunks,
+                                             and generated token by token
 """
 
 from __future__ import annotations
@@ -45,7 +52,8 @@ def is_user_function(text: str) -> bool:
 
 
 def open_function(spec: str) -> tuple[UserCode, Callable[..., Any]]:
-    """The code and the function of FILE.py:FUNCTION; the file is run, the function is not. Raises UserError as `identify` does."""
+    """The code and the function of FILE.py:FUNCTION; the file is run, the function is not. Raises
+    UserError as `identify` does."""
     code, name = _open(spec)
     return code, _function(code, name, spec)
 
@@ -56,9 +64,11 @@ def identify(request: ModelRequest) -> str:
 
 
 def identify_function(spec: str) -> str:
-    """Digest of the name of FILE.py:FUNCTION, of its file, of the modules in its folder that it imports, and of its FILES.
+    """Digest of the name of FILE.py:FUNCTION, of its file, of the modules in its folder that it
+    imports, and of its FILES.
 
-    The file is run, the function is not. Raises UserError where one of them is missing or the file's code fails.
+    The file is run, the function is not. Raises UserError where one of them is missing or the
+    file's code fails.
     """
     code, name = _open(spec)
     _function(code, name, spec)
@@ -69,8 +79,9 @@ def identify_function(spec: str) -> str:
 def load(request: ModelRequest) -> ScoringModel:
     """Runs the function; `request.device` is passed to it as torch names it, never as `auto`.
 
-    A module is checked on random ids before it is used. Raises UserError for errors of the code, for a result that is not a
-    model, and for a model that would give wrong scores: one that is not causal, or whose sequences see each other.
+    A module is checked on random ids before it is used. Raises UserError for errors of the code,
+    for a result that is not a model, and for a model that would give wrong scores: one that is not
+    causal, or whose sequences see each other.
     """
     from recallkit.models.user_models import UserModule, UserScoringModel, kind_of_object
 
@@ -79,53 +90,69 @@ def load(request: ModelRequest) -> ScoringModel:
     function = _function(code, name, request.spec)
     try:
         with code.running(request.spec):
-            made = function(replace(request, device=str(device)))
-            missing = [name for name in _PROTOCOL if not hasattr(made, name)]
+            product = function(replace(request, device=str(device)))
+            missing = [name for name in _PROTOCOL if not hasattr(product, name)]
         if not missing:
-            return UserScoringModel(made, code, request.spec)
-        if callable(made):
-            return UserModule(made, code, request, device)
+            return UserScoringModel(product, code, request.spec)
+        if callable(product):
+            return UserModule(product, code, request, device)
     except MemoryError:
-        raise UserError("out of memory while it was loaded and checked", where=request.spec) from None
+        raise UserError(
+            "out of memory while it was loaded and checked",
+            where=request.spec,
+        ) from None
     wanted = f"return a torch.nn.Module, or add {', '.join(missing)}"
-    raise UserError(f"the function returned {kind_of_object(made)}, which is not a model", where=request.spec, remedy=wanted)
+    raise UserError(
+        f"the function returned {kind_of_object(product)}, which is not a model",
+        where=request.spec,
+        remedy=wanted,
+    )
 
 
 def own_tokenizer(spec: str) -> str | None:
-    """The tokenizer that a user's file names as its model's own (TOKENIZER): a path, a hub id or `bytes`; else None.
+    """The tokenizer that a user's file names as its model's own (TOKENIZER): a path, a hub id or
+    `bytes`; else None.
 
-    A path relative to the file is returned as one that can be opened from here. Raises UserError where it is not a string, or
-    the file's code fails.
+    A path relative to the file is returned as one that can be opened from here. Raises UserError
+    where it is not a string, or the file's code fails.
     """
     code, _ = _open(spec)
-    named = getattr(code.module, "TOKENIZER", None)
-    if named is None:
+    tokenizer = getattr(code.module, "TOKENIZER", None)
+    if tokenizer is None:
         return None
-    if not isinstance(named, str | Path):
-        raise UserError(f"its TOKENIZER is {named!r}", where=spec, remedy="name a path, a hub id or 'bytes'")
-    beside = code.path.parent / named
-    return str(beside if beside.exists() else named)
+    if not isinstance(tokenizer, str | Path):
+        raise UserError(
+            f"its TOKENIZER is {tokenizer!r}",
+            where=spec,
+            remedy="name a path, a hub id or 'bytes'",
+        )
+    beside = code.path.parent / tokenizer
+    return str(beside if beside.exists() else tokenizer)
 
 
-# ------------------------------------------------------------------------------------------------- the file and its code
+# ---------------------------------------------------------------------------- the file and its code
 
 
 @dataclass(frozen=True, slots=True)
 class UserCode:
-    """A user's file that has been run, or (None) the code of a live module: what its errors and its imports become."""
+    """A user's file that has been run, or (None) the code of a live module: what its errors and its
+    imports become."""
 
     path: Path = Path()
     module: ModuleType | None = None
     digest: str = ""
-    """Of the file's bytes and of the modules in its folder that it imported at its top level, as they were when it was run."""
+    """Of the file's bytes and of the modules in its folder that it imported at its top level, as
+    they were when it was run."""
     beside: dict[str, ModuleType] = field(default_factory=dict)
     """Modules in its folder that it has imported."""
 
     @contextlib.contextmanager
     def running(self, spec: str) -> Iterator[None]:
-        """A block in which the user's code runs; what it prints goes to stderr, since stdout is for results.
+        """A block in which the user's code runs; what it prints goes to stderr, since stdout is for
+        results.
 
-        Raises UserError for whatever it raises, but MemoryError where it runs out of memory, so that a smaller batch can be tried.
+        Raises UserError for whatever it raises, but MemoryError where it runs out of memory, so
+        that a smaller batch can be tried.
         """
         try:
             with memory_errors(), self._imports_beside(), contextlib.redirect_stdout(sys.stderr):
@@ -139,7 +166,8 @@ class UserCode:
     def _imports_beside(self) -> Iterator[None]:
         """Imports in the block look in the file's folder first, as those of a script do.
 
-        Two models may each have a `model.py` in their folder: such modules are removed after the block and restored in the next.
+        Two models may each have a `model.py` in their folder: such modules are removed after the
+        block and restored in the next.
         """
         if self.module is None:
             yield
@@ -153,13 +181,16 @@ class UserCode:
             with contextlib.suppress(ValueError):  # the user's code may have removed it
                 sys.path.remove(folder)
             changed = {name: module for name, module in sys.modules.copy().items() if before.get(name) is not module}
-            self.beside.update({name: module for name, module in changed.items() if name in self.beside or self._is_beside(name)})
+            self.beside.update(
+                {name: module for name, module in changed.items() if name in self.beside or self._is_beside(name)},
+            )
             for name in self.beside:
                 sys.modules.pop(name, None)
             sys.modules.update({name: before[name] for name in self.beside if name in before})
 
     def _is_beside(self, name: str) -> bool:
-        """Whether a new module is, or is in, one that is directly in the file's folder, not in a .venv below it."""
+        """Whether a new module is, or is in, one that is directly in the file's folder, not in a
+        .venv below it."""
         root = sys.modules.get(name.partition(".")[0])
         places = [getattr(root, "__file__", None), *getattr(root, "__path__", ())]
         return root is not self.module and any(Path(place).parent == self.path.parent for place in places if place)
@@ -169,23 +200,29 @@ class UserCode:
         return sorted(file for module in self.beside.values() if (file := getattr(module, "__file__", None)))
 
     def _line(self, error: BaseException) -> str:
-        """The last line of the user's own files that an error passed through; "" where it passed none."""
+        """The last line of the user's own files that an error passed through; "" where it passed
+        none."""
         if isinstance(error, SyntaxError) and error.filename:
             return f" ({Path(error.filename).name} line {error.lineno})"
         files = {str(self.path), *self.files_beside()}
         lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-        return next((f" ({Path(file).name} line {line})" for file, line in reversed(lines) if file in files), "")
+        return next(
+            (f" ({Path(file).name} line {line})" for file, line in reversed(lines) if file in files),
+            "",
+        )
 
 
 _MODULE = "recallkit_user_"
 """Prefix of the module names of users' files."""
 
 _RUN: dict[str, UserCode] = {}
-"""Files that were run, by path and digest of their bytes: each is run once, however often it is used."""
+"""Files that were run, by path and digest of their bytes: each is run once, however often it is
+used."""
 
 
 def _open(spec: str) -> tuple[UserCode, str]:
-    """The code that a name refers to, after running it, and the name of its function, "" if there is none."""
+    """The code that a name refers to, after running it, and the name of its function, "" if there
+    is none."""
     plugin = None if Path(spec).exists() else plugins.find_function(spec)
     spec = spec if plugin is None else plugin.function()
     file, _, name = spec.rpartition(":") if ".py:" in spec and not Path(spec).exists() else (spec, "", "")
@@ -200,7 +237,8 @@ def _open(spec: str) -> tuple[UserCode, str]:
 
 
 def _run_file(spec: str, path: Path, source: bytes, name: str) -> UserCode:
-    """Runs exactly the bytes that were digested, as a module with a name of its own, so that its classes can be pickled."""
+    """Runs exactly the bytes that were digested, as a module with a name of its own, so that its
+    classes can be pickled."""
     module_spec = importlib.util.spec_from_file_location(name, path)
     assert module_spec is not None
     module = importlib.util.module_from_spec(module_spec)
@@ -223,19 +261,30 @@ def _function(code: UserCode, name: str, spec: str) -> Callable[..., Any]:
         known = [key for key, value in own.items() if inspect.isfunction(value) and value.__module__ == own["__name__"]]
         near = difflib.get_close_matches(name, known, n=1)
         remedy = f"did you mean {near[0]}?" if near else f"write {code.path.name}:FUNCTION; it has {', '.join(known) or 'none'}"
-        raise UserError(f"no function {name!r} in it" if name else "its function is not named", where=spec, remedy=remedy)
+        raise UserError(
+            f"no function {name!r} in it" if name else "its function is not named",
+            where=spec,
+            remedy=remedy,
+        )
     function: Callable[..., Any] = getattr(code.module, name)
     if not callable(function):
-        raise UserError(f"{name} is an object of {type(function).__name__}, not a function", where=spec)
+        raise UserError(
+            f"{name} is an object of {type(function).__name__}, not a function",
+            where=spec,
+        )
     return function
 
 
 def _files(code: UserCode, spec: str) -> list[Path]:
     """The files that FILES names. Raises UserError where one is missing."""
-    named = getattr(code.module, "FILES", ())
-    if not isinstance(named, list | tuple) or not all(isinstance(name, str | Path) for name in named):
-        raise UserError("its FILES is not a list of file names", where=spec, remedy='write FILES = ["weights.safetensors"]')
-    files = [code.path.parent / name for name in named]
+    names = getattr(code.module, "FILES", ())
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str | Path) for name in names):
+        raise UserError(
+            "its FILES is not a list of file names",
+            where=spec,
+            remedy='write FILES = ["weights.safetensors"]',
+        )
+    files = [code.path.parent / name for name in names]
     for file in files:
         if not check_file(file).is_file():
             raise UserError(f"no such file, but FILES of {code.path.name} names it", where=file)

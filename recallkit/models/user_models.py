@@ -1,4 +1,5 @@
-"""A user's model, from a file of theirs or of this process, as a `ScoringModel`: run, and checked on a few ids before it is used."""
+"""A user's model, from a file of theirs or of this process, as a `ScoringModel`: run, and checked
+on a few ids before it is used."""
 
 from __future__ import annotations
 
@@ -13,25 +14,23 @@ import torch
 from recallkit.errors import UserError
 from recallkit.models import probes
 from recallkit.models.devices import choose_dtype
-from recallkit.models.generation import by_scoring
-from recallkit.models.prefix import behind, score_behind
-from recallkit.models.protocol import Continuation, TokenScores
+from recallkit.models.prefix import score_behind
+from recallkit.models.protocol import TokenScores
 from recallkit.models.torch_model import TorchModel, wide
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from torch import Tensor
 
     from recallkit.kernels.token_nll.reference import TokenNll
     from recallkit.models.protocol import ModelRequest
 
 _PROBED_IDS = 64
-"""Ids of the sequence that a module is checked on; a multiple of the chunk lengths of common kernels."""
+"""Ids of the sequence that a module is checked on; a multiple of the chunk lengths of common
+kernels."""
 
 
 class UserScoringModel:
-    """A user's object that implements `ScoringModel`; `CarryingModel` with `score_carrying`, and may have `generate`."""
+    """A user's object that implements `ScoringModel`: `score`, and nothing more."""
 
     prefix: tuple[int, ...] = ()
 
@@ -49,51 +48,25 @@ class UserScoringModel:
 
     def score(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
         """See `ScoringModel.score`. Raises UserError unless it returns one value per prediction."""
-        return self._scored("score", ids, offsets)
+        return score_behind(self.prefix, self._scored, ids, offsets)
 
-    def score_carrying(self, ids: np.ndarray, offsets: np.ndarray, chunk: int) -> TokenScores:
-        """See `CarryingModel.score_carrying`. Raises UserError where the user's object has none."""
-        if not hasattr(self.inner, "score_carrying"):
-            problem = "its state cannot be carried from one chunk to the next"
-            raise UserError(problem, where=self.name, remedy="return an object with score_carrying")
-        return self._scored("score_carrying", ids, offsets, chunk)
-
-    def generate(
-        self, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: Callable[[int, list[int]], bool]
-    ) -> list[Continuation]:
-        """See `generation.generate`; by scoring where the user's object has none. Raises UserError for anything else."""
-        if not hasattr(self.inner, "generate"):
-            return by_scoring(self, prompts, answers, most, is_done)
-        prompts = [behind(np.asarray(prompt), self.prefix) for prompt in prompts]
+    def _scored(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
         with self.code.running(self.name):
-            made = self.inner.generate(prompts, answers, most, is_done)
-            found = [Continuation([int(i) for i in each.ids], np.asarray(each.answer_nll, np.float32)) for each in made]
-        if [each.answer_nll.shape for each in found] != [(len(answer),) for answer in answers]:
-            problem = f"generate() returned no ids and answer_nll for each of {len(prompts)} prompts, one number per id of the answer"
-            raise UserError(problem, where=self.name, remedy="return a list of recallkit.models.protocol.Continuation")
-        return found
-
-    def _scored(self, method: str, ids: np.ndarray, offsets: np.ndarray, *chunk: int) -> TokenScores:
-        def scored(ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
-            return self._scored_ids(method, ids, offsets, *chunk)
-
-        return score_behind(self.prefix, scored, ids, offsets)
-
-    def _scored_ids(self, method: str, ids: np.ndarray, offsets: np.ndarray, *chunk: int) -> TokenScores:
-        with self.code.running(self.name):
-            scores = getattr(self.inner, method)(ids, offsets, *chunk)
-            types = {"nll": np.float32, "argmax": np.int32, "rank": np.int32}
-            values = {name: np.asarray(getattr(scores, name)).astype(dtype) for name, dtype in types.items()}
+            scores = self.inner.score(ids, offsets)
+            arrays = {name: np.asarray(getattr(scores, name)).astype(dtype) for name, dtype in TorchModel.columns.items()}
         num_predictions = len(ids) - len(offsets) + 1
-        for name, found in values.items():
-            if found.shape != (num_predictions,):
-                problem = f"score() returned no array {name} of {num_predictions} numbers, one per prediction"
-                raise UserError(problem, where=self.name, remedy="return recallkit.models.protocol.TokenScores")
-        return TokenScores(values["nll"], values["argmax"], values["rank"])
+        for name, array in arrays.items():
+            if array.shape != (num_predictions,):
+                wanted = f"{num_predictions} numbers, one per prediction"
+                remedy = "return recallkit.models.protocol.TokenScores"
+                problem = f"score() returned no array {name} of {wanted}"
+                raise UserError(problem, where=self.name, remedy=remedy)
+        return TokenScores(**arrays)
 
 
 class UserModule(TorchModel):
-    """A user's torch module, or any callable from ids to logits, as a `ScoringModel`. `code`: the `user.UserCode` that it runs in."""
+    """A user's torch module, or any callable from ids to logits, as a `ScoringModel`. `code`: the
+    `user.UserCode` that it runs in."""
 
     prompt_chunk = 256
 
@@ -117,12 +90,21 @@ class UserModule(TorchModel):
         )
         with torch.no_grad():
             if vocab_size is None:
-                self.vocab_size = self._logits(torch.zeros(1, 1, dtype=torch.int64, device=device)).shape[2]
+                self.vocab_size = self._logits(
+                    torch.zeros(1, 1, dtype=torch.int64, device=device),
+                ).shape[2]
             self.num_ids = min(self.vocab_size, request.vocab_size)
             self._probe()
 
-    def forward(self, inputs: Tensor, state: Any = None, *, carry: bool = False) -> tuple[Tensor, Any]:
-        """See `TorchModel.forward`: logits. Raises UserError for a module that returns anything else."""
+    def forward(
+        self,
+        inputs: Tensor,
+        state: Any = None,
+        *,
+        carry: bool = False,
+    ) -> tuple[Tensor, Any]:
+        """See `TorchModel.forward`: logits. Raises UserError for a module that returns anything
+        else."""
         return self._read_on(inputs, state) if carry else (self._logits(inputs), None)
 
     @property
@@ -147,46 +129,63 @@ class UserModule(TorchModel):
             return False
         ids = probes.random_ids(self.num_ids, (2, probes.PROBED_IDS), self.device)
         with torch.no_grad():
-            whole = torch.cat([self._logits(row) for row in ids[:, None]])
-            return probes.can_join(ids, whole, self._read_on, self.logits, self.join, self.take, self.tolerance)
+            alone = torch.cat([self._logits(row) for row in ids[:, None]])
+            return probes.can_join(
+                ids,
+                alone,
+                self._read_on,
+                self.logits,
+                self.join,
+                self.take,
+                self.tolerance,
+            )
 
     def _read_on(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Logits (b, t, vocab) of ids (b, t) that follow a state, and the new state. Raises UserError for anything else."""
-        made = self._call(self.module.read, ids, state)
-        if not isinstance(made, tuple) or len(made) != 2:
-            raise UserError(f"read(ids, state) returned {kind_of_object(made)}: logits and a state are expected", where=self.name)
-        return self._checked(made[0], ids), made[1]
+        """Logits (b, t, vocab) of ids (b, t) that follow a state, and the new state. Raises
+        UserError for anything else."""
+        product = self._call(self.module.read, ids, state)
+        if not isinstance(product, tuple) or len(product) != 2:
+            problem = f"returned {kind_of_object(product)}: logits and a state are expected"
+            raise UserError(f"read(ids, state) {problem}", where=self.name)
+        return self._checked(product[0], ids), product[1]
 
     def _logits(self, ids: Tensor) -> Tensor:
         """Logits (b, t, vocab) of ids (b, t). Raises UserError for anything else."""
-        made = self._call(self.module, ids)
-        return self._checked(getattr(made, "logits", made), ids)
+        output = self._call(self.module, ids)
+        return self._checked(getattr(output, "logits", output), ids)
 
     def _call(self, function: Any, *arguments: Any) -> Any:
-        """Runs the user's code; for requests in float64 in float64 throughout, also where the module casts to a narrower dtype."""
+        """Runs the user's code; for requests in float64 in float64 throughout, also where the
+        module casts to a narrower dtype."""
         from recallkit.models.precision import widened
 
         with self.code.running(self.name), widened() if self.is_wide else contextlib.nullcontext():
             return function(*arguments)
 
-    def _checked(self, made: Any, ids: Tensor) -> Tensor:
+    def _checked(self, output: Any, ids: Tensor) -> Tensor:
         b, t = ids.shape
-        if isinstance(made, torch.Tensor):
-            if made.ndim == 3 and made.shape[:2] == ids.shape and made.is_floating_point() and self.vocab_size in (0, made.shape[2]):
-                return made.to(self.device)
-            given = f"{str(made.dtype).removeprefix('torch.')} of shape {tuple(made.shape)}"
-        else:
-            given = kind_of_object(made)
-        wanted = f"({b}, {t}, {self.vocab_size or 'vocab'})"
-        raise UserError(f"for ids of shape ({b}, {t}) it returned {given}: floating-point values {wanted} are expected", where=self.name)
+        wanted = f"floating-point values ({b}, {t}, {self.vocab_size or 'vocab'}) are expected"
+        product = kind_of_object(output)
+        if isinstance(output, torch.Tensor):
+            has_axes = output.ndim == 3 and output.shape[:2] == ids.shape
+            if has_axes and output.is_floating_point() and self.vocab_size in (0, output.shape[2]):
+                return output.to(self.device)
+            dtype = str(output.dtype).removeprefix("torch.")
+            product = f"{dtype} of shape {tuple(output.shape)}"
+        problem = f"for ids of shape ({b}, {t}) it returned {product}: {wanted}"
+        raise UserError(problem, where=self.name)
 
     def _probe(self) -> None:
         """Checks the module on random ids.
 
-        Raises UserError where it is not causal, or gives other values from call to call, and where `read` in chunks differs from the
-        module's own output.
+        Raises UserError where it is not causal, or gives other values from call to call, and where
+        `read` in chunks differs from the module's own output.
         """
-        ids = probes.random_ids(self.num_ids, (2, min(_PROBED_IDS, self.max_length or _PROBED_IDS)), self.device)
+        ids = probes.random_ids(
+            self.num_ids,
+            (2, min(_PROBED_IDS, self.max_length or _PROBED_IDS)),
+            self.device,
+        )
         self.sharing = probes.find_sharing(self._logits, ids, self.name, self.tolerance)
         if self.can_read:
             state, logits = None, []
@@ -196,19 +195,27 @@ class UserModule(TorchModel):
                     logits.append(some)
             if not probes.is_close(torch.cat(logits, dim=1), self._logits(ids), self.tolerance):
                 remedy = "continue from the whole state that read returned for the ids before"
-                raise UserError("read(ids, state) in chunks is not what the module returns at once", where=self.name, remedy=remedy)
+                raise UserError(
+                    "read(ids, state) in chunks is not what the module returns at once",
+                    where=self.name,
+                    remedy=remedy,
+                )
 
 
-def kind_of_object(made: Any) -> str:
+def kind_of_object(product: Any) -> str:
     """What a function returned, in words."""
-    return "None" if made is None else f"an object of {type(made).__name__}"
+    return "None" if product is None else f"an object of {type(product).__name__}"
 
 
 def _move(module: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-    """`module.to(device, dtype)`, but complex values stay complex: torch would discard their imaginary part."""
+    """`module.to(device, dtype)`, but complex values stay complex: torch would discard their
+    imaginary part."""
     wide = dtype.to_complex() if dtype.itemsize >= 4 else torch.complex64
     module._apply(  # type: ignore[no-untyped-call]
-        lambda x: x.to(device, dtype if x.is_floating_point() else wide if x.is_complex() else x.dtype)
+        lambda x: x.to(
+            device,
+            dtype if x.is_floating_point() else wide if x.is_complex() else x.dtype,
+        ),
     )
 
 

@@ -1,7 +1,8 @@
-"""The model zoo, `zoo:NAME`: the papers' architectures at one size, trained and shipped with the package.
+"""The model zoo, `zoo:NAME`: the papers' architectures at one size, trained and shipped with the
+package.
 
-A checkpoint is a folder with config.json (`ArchitectureConfig`, with our own `model_type`), model.safetensors and, after
-`recallkit train`, for the shipped ones card.json.
+A checkpoint is a folder with config.json (`ArchitectureConfig`, with our own `model_type`),
+model.safetensors and, after `recallkit train`, for the shipped ones card.json.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ MODEL_TYPE = "recallkit"
 """`model_type` in config.json, which marks a folder as ours."""
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "card.json"
 SCALE = ".scale"
-"""`NAME.scale` has a number for each row of NAME where that is in 8 bits, which is multiplied by it."""
+"""`NAME.scale` has a number for each row of NAME where that is in 8 bits, which is multiplied by
+it."""
 
 CONTEXT = config.BUILTIN_SEQ_LEN
 _WIDTH_STEP = 16
@@ -60,7 +62,11 @@ SIZES: dict[str, Size] = {
 The others are of Based's table 1 (arXiv 2402.18668), without trained models.
 """
 SHIPPED_SIZE = "1.6m"
-WIDTH, VOCAB_SIZE, MATCHED_PARAMETERS = SIZES[SHIPPED_SIZE].width, SIZES[SHIPPED_SIZE].vocab_size, SIZES[SHIPPED_SIZE].parameters
+WIDTH, VOCAB_SIZE, MATCHED_PARAMETERS = (
+    SIZES[SHIPPED_SIZE].width,
+    SIZES[SHIPPED_SIZE].vocab_size,
+    SIZES[SHIPPED_SIZE].parameters,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +91,41 @@ _MAMBA = LayerConfig("mamba")
 _DELTA = LayerConfig("gated_delta", {"num_heads": 4})
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "attention": Architecture("softmax attention with rotary positions: the reference", (_ATTENTION,) * 4),
-    "based": Architecture("Taylor linear attention, a sliding window of 32, gated short convolutions", (_SHORT, _TAYLOR, _WINDOW, _TAYLOR)),
+    "attention": Architecture(
+        "softmax attention with rotary positions: the reference",
+        (_ATTENTION,) * 4,
+    ),
+    "based": Architecture(
+        "Taylor linear attention, a sliding window of 32, gated short convolutions",
+        (_SHORT, _TAYLOR, _WINDOW, _TAYLOR),
+    ),
     "mamba": Architecture("selective state space", (_MAMBA,) * 4),
     "hyena": Architecture("long implicit convolutions, gated", (_HYENA,) * 4),
     "base-conv": Architecture("one long implicit convolution times a linear gate", (_LONG,) * 4),
-    "base-conv-selective": Architecture("base-conv, and attention for tokens that repeat", (_LONG, _SELECTIVE, _LONG, _SELECTIVE)),
-    "rwkv": Architecture("RWKV-4: decays of each channel", tuple(LayerConfig("rwkv4", {"layer": i, "num_layers": 4}) for i in range(4))),
+    "base-conv-selective": Architecture(
+        "base-conv, and attention for tokens that repeat",
+        (_LONG, _SELECTIVE, _LONG, _SELECTIVE),
+    ),
+    "rwkv": Architecture(
+        "RWKV-4: decays of each channel",
+        tuple(LayerConfig("rwkv4", {"layer": i, "num_layers": 4}) for i in range(4)),
+    ),
     "retnet": Architecture("retention: linear attention that decays", (_RETENTION,) * 4),
-    "delta": Architecture("Gated DeltaNet: the state of a key is overwritten, not added to", (_DELTA,) * 4),
-    "hybrid": Architecture("three layers of mamba and one of attention", (_MAMBA, _MAMBA, _ATTENTION, _MAMBA)),
+    "delta": Architecture(
+        "Gated DeltaNet: the state of a key is overwritten, not added to",
+        (_DELTA,) * 4,
+    ),
+    "hybrid": Architecture(
+        "three layers of mamba and one of attention",
+        (_MAMBA, _MAMBA, _ATTENTION, _MAMBA),
+    ),
 }
 """The reference first."""
 
 
 def architecture(name: str, size: str = SHIPPED_SIZE, context: int = CONTEXT) -> ArchitectureConfig:
-    """The config of a new zoo model for sequences of `context` ids, its MLPs such that all models of a size have the same parameters.
+    """The config of a new zoo model for sequences of `context` ids, its MLPs such that all models
+    of a size have the same parameters.
 
     Raises UserError for an unknown name or size.
     """
@@ -109,17 +134,41 @@ def architecture(name: str, size: str = SHIPPED_SIZE, context: int = CONTEXT) ->
     large = registry.look_up(SIZES, size, "size")
     blocks = registry.look_up(ARCHITECTURES, name, "architecture").layers * large.repeats
     layers = tuple(_sized(layer, place, len(blocks), large, context) for place, layer in enumerate(blocks))
-    made = ArchitectureConfig(large.vocab_size, large.width, layers, mlp_width=_WIDTH_STEP, max_length=context)
+    config = ArchitectureConfig(
+        large.vocab_size,
+        large.width,
+        layers,
+        mlp_width=_WIDTH_STEP,
+        max_length=context,
+    )
     with WithoutStorage():
-        narrow = LanguageModel(made).num_parameters(embeddings=False)
+        narrow = LanguageModel(config).num_parameters(embeddings=False)
     a_step = 3 * large.width * _WIDTH_STEP * len(layers)  # SwiGLU has three matrices
-    return dataclasses.replace(made, mlp_width=_WIDTH_STEP * (1 + round((large.parameters - narrow) / a_step)))
+    return dataclasses.replace(
+        config,
+        mlp_width=_WIDTH_STEP * (1 + round((large.parameters - narrow) / a_step)),
+    )
 
 
-def _sized(layer: LayerConfig, place: int, num_layers: int, size: Size, context: int) -> LayerConfig:
+def _sized(
+    layer: LayerConfig,
+    place: int,
+    num_layers: int,
+    size: Size,
+    context: int,
+) -> LayerConfig:
     """A block by its index, with the options that follow from the size."""
-    given = {"num_heads": size.num_heads, "window": size.window, "max_length": context, "layer": place, "num_layers": num_layers}
-    return LayerConfig(layer.mixer, {name: given.get(name, value) for name, value in layer.options.items()})
+    sizes = {
+        "num_heads": size.num_heads,
+        "window": size.window,
+        "max_length": context,
+        "layer": place,
+        "num_layers": num_layers,
+    }
+    return LayerConfig(
+        layer.mixer,
+        {name: sizes.get(name, value) for name, value in layer.options.items()},
+    )
 
 
 _FOLDER = Path(str(files("recallkit"))) / "data" / "zoo"
@@ -133,12 +182,14 @@ again (docs/zoo.md).
 
 
 def shipped() -> dict[str, Path]:
-    """The zoo's checkpoints that come with the package, by their names without prefix, the reference first."""
+    """The zoo's checkpoints that come with the package, by their names without prefix, the
+    reference first."""
     return {name: _FOLDER / name for name in ARCHITECTURES if (_FOLDER / name / WEIGHTS).is_file()}
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether a folder contains a checkpoint of ours, according to config.json; False for anything unreadable."""
+    """Whether a folder contains a checkpoint of ours, according to config.json; False for anything
+    unreadable."""
     return bool(artifacts.json_object(folder / CONFIG).get("model_type") == MODEL_TYPE)
 
 
@@ -148,7 +199,8 @@ def find_shipped(spec: str) -> Path:
 
 
 def read_ours(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
-    """Config and weights of a checkpoint of ours, matrices in 8 bits multiplied out. Raises UserError where they cannot be read."""
+    """Config and weights of a checkpoint of ours, matrices in 8 bits multiplied out. Raises
+    UserError where they cannot be read."""
     weights = load_weights(folder / WEIGHTS)
     for name in [name for name in weights if name.endswith(SCALE)]:
         values = weights.get(name.removesuffix(SCALE))
@@ -156,7 +208,11 @@ def read_ours(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
             continue  # a parameter that is called so
         scale = weights.pop(name)
         if scale.shape != (len(values), 1):
-            raise UserError(f"{name} is not a number for each row", where=folder / WEIGHTS, remedy="get the file again")
+            raise UserError(
+                f"{name} is not a number for each row",
+                where=folder / WEIGHTS,
+                remedy="get the file again",
+            )
         weights[name.removesuffix(SCALE)] = values * scale
     return read_config(folder), weights
 
@@ -164,7 +220,11 @@ def read_ours(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
 def existing(path: Path) -> Path:
     """The path. Raises UserError where no file is there."""
     if not check_file(path).is_file():
-        raise UserError("no such file", where=path, remedy="a model is a folder with its config and its weights")
+        raise UserError(
+            "no such file",
+            where=path,
+            remedy="a model is a folder with its config and its weights",
+        )
     return path
 
 
@@ -176,7 +236,11 @@ def read_config(folder: Path) -> ArchitectureConfig:
         saved.pop("model_type")
         return ArchitectureConfig.from_json(saved)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
-        raise UserError(f"not a config of a zoo model ({error})", where=path, remedy="export the model again") from error
+        raise UserError(
+            f"not a config of a zoo model ({error})",
+            where=path,
+            remedy="export the model again",
+        ) from error
 
 
 def config_json(config: ArchitectureConfig) -> str:

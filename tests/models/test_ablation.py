@@ -40,7 +40,7 @@ IDS = np.random.default_rng(0).integers(0, VOCAB_SIZE, 30).astype(np.uint32), np
 )
 def test_a_text_means_one_ablation_whatever_its_order(text, means):
     ablation = Ablation.parse(text)
-    assert (ablation.named, ablation.by) == means
+    assert (ablation.names, ablation.by) == means
     assert Ablation.parse(str(ablation)) == ablation
 
 

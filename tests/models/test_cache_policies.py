@@ -17,7 +17,7 @@ from transformers.cache_utils import Fp8QuantizedLayer
 
 from recallkit.errors import UsageError, UserError
 from recallkit.models.cache_policies import CACHES, parse_cache
-from recallkit.models.compression import CachePolicy, Kept
+from recallkit.models.compression import CachePolicy, Compressed
 from recallkit.models.loading import load_model
 from recallkit.models.protocol import ModelRequest
 from recallkit.models.variants import Variant
@@ -43,7 +43,7 @@ def numbered(first: int, last: int) -> torch.Tensor:
     return torch.arange(first, last, dtype=torch.float32).view(1, 1, -1, 1)
 
 
-def read(policy: CachePolicy, keys: torch.Tensor, chunk: int) -> Kept:
+def read(policy: CachePolicy, keys: torch.Tensor, chunk: int) -> Compressed:
     """What is left of keys (b, h, t, d), which are values as well, that come in chunks."""
     past = keys[:, :, :0], keys[:, :, :0]
     for start in range(0, keys.shape[2], chunk):

@@ -157,27 +157,6 @@ def test_a_prompt_and_what_follows_it_stay_within_the_context(tmp_path):
     np.testing.assert_allclose(found[0].answer_nll, np.full(8, np.log(VOCAB)), rtol=1e-6)
 
 
-GENERATES = (
-    SCORES_ITSELF
-    + """
-from recallkit.models.protocol import Continuation
-
-Uniform.generate = lambda self, prompts, answers, most, is_done: [
-    Continuation([np.int64(len(p))], np.zeros(len(a))) for p, a in zip(prompts, answers)
-]
-"""
-)
-
-
-def test_an_object_that_generates_is_asked(tmp_path):
-    prompts, answers = random_ids([3, 4], 0, VOCAB), random_ids([2, 0], 1, VOCAB)
-    found = generate(load_model(request(write(tmp_path, GENERATES))), prompts, answers, 5, never)
-    assert [(each.ids, each.answer_nll.tolist()) for each in found] == [([3], [0, 0]), ([4], [])]
-    wrong = GENERATES.replace("np.zeros(len(a))", "np.zeros(9)")
-    with pytest.raises(UserError, match=r"mine.py:load: generate\(\) returned no ids and answer_nll for each of 2 prompts"):
-        generate(load_model(request(write(tmp_path / "wrong", wrong))), prompts, answers, 5, never)
-
-
 # ------------------------------------------------------------------------------------------------ a user's state, carried
 
 

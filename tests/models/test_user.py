@@ -185,10 +185,6 @@ def test_an_object_that_scores_is_taken_as_it_is(tmp_path):
     assert (model.vocab_size, model.max_length, model.batch_tokens(64)) == (VOCAB, 100, 1000)
     np.testing.assert_array_equal(scores.nll, np.full(len(ids) - len(LENGTHS), np.log(4096), np.float32))
     assert scores.argmax.dtype == scores.rank.dtype == np.int32
-    with pytest.raises(UserError, match="cannot be carried"):
-        model.score_carrying(ids, offsets, 8)
-    model.inner.score_carrying = lambda ids, offsets, chunk: scores
-    np.testing.assert_array_equal(model.score_carrying(ids, offsets, 8).nll, scores.nll)
 
 
 @pytest.mark.parametrize(
