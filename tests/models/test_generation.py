@@ -12,7 +12,6 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from recallkit.errors import UserError
 from recallkit.models.generation import generate
 from recallkit.models.loading import load_model
 from recallkit.models.protocol import ModelRequest, ScoringModel
