@@ -17,7 +17,6 @@ from recallkit.options import (
     MqarOptions,
     PromptOptions,
     RecallOptions,
-    ShareOptions,
     out_option,
     tokenizer_option,
 )
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from recallkit.mqar.tables import MqarTables
-    from recallkit.recall.rows import BuiltRows
+    from recallkit.recall.building import BuiltRows
     from recallkit.recall.tables import RecallTables
 
 
@@ -55,7 +54,7 @@ class EvalRecall(RecallOptions, LogOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalRecallLine(ShareOptions, EvalRecall):
+class EvalRecallLine(EvalRecall):
     """What the command line has besides; in Python, `eval_stock` is a function."""
 
     lm_eval_task: str | Sequence[str] | None = option(
@@ -94,8 +93,6 @@ def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
     if asked.shots is not None and not stock:
         raise UsageError("is for tasks of lm-eval", where="--shots", remedy="name some with --lm-eval-task, or --tasks superglue")
     stock_plan = plan_stock(compared, stock, folder, asked, shots=asked.shots) if stock else None
-    if asked.share is not None:
-        return Outcome.of_shares({name: of for plan in (own_plan, stock_plan) if plan for name, of in plan.run_share(asked.share).items()})
     recalled = own_plan.run() if own_plan else None
     own = Outcome.of(recalled[0], lambda: RecallView(recalled[1], recalled[0])) if recalled else None
     metrics = stock_plan.run() if stock_plan else None
@@ -174,7 +171,7 @@ def build_rows(asked: BuildRows) -> Outcome["BuiltRows"]:
 
     A record has `text` and `pairs`, {KEY: VALUE}. It is divided into chunks; every pair whose value a chunk contains becomes a row.
     """
-    from recallkit.recall.rows import build_rows as build
+    from recallkit.recall.building import build_rows as build
     from recallkit.recall.view import built_json, print_built
 
     built = build(

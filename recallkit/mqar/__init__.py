@@ -1,4 +1,5 @@
-"""Synthetic tasks, asked of models in their own vocabulary: multi-query associative recall and others."""
+"""Synthetic tasks, asked of models in their own vocabulary: multi-query associative recall and
+others."""
 
 from recallkit.mqar.run import evaluate_mqar, files_of, plan_mqar
 from recallkit.options import MqarOptions

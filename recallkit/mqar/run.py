@@ -1,7 +1,9 @@
-"""Synthetic tasks, asked of models in their own vocabulary: finished results are reused, interrupted runs resumed; and models compared.
+"""Synthetic tasks, asked of models in their own vocabulary: finished results are reused,
+interrupted runs resumed; and models compared.
 
-A table of queries is identified by everything that determines its numbers: the model's weights and precision, its tokenizer, the task,
-and the form of the sequences. Each number of pairs has tables of its own, so that others can be added later.
+A table of queries is identified by everything that determines its numbers: the model's weights and
+precision, its tokenizer, the task, and the form of the sequences. Each number of pairs has tables
+of its own, so that others can be added later.
 """
 
 from __future__ import annotations
@@ -15,7 +17,13 @@ from recallkit import builtin
 from recallkit.declarations import amount
 from recallkit.display.progress import progress
 from recallkit.errors import UsageError, UserError
-from recallkit.models.evaluated import EvaluatedModel, check_named_once, make_missing, missing_results, open_models
+from recallkit.models.evaluated import (
+    EvaluatedModel,
+    check_named_once,
+    make_missing,
+    missing_results,
+    open_models,
+)
 from recallkit.storage import artifacts
 from recallkit.storage.result import Question, Result, folder_of, words_of
 from recallkit.storage.timings import Timings
@@ -32,7 +40,8 @@ if TYPE_CHECKING:
     from recallkit.storage.journal import PartsJournal
 
 CPU_BATCH_TOKENS = 4096
-"""Ids of a batch of a torch model on CPU: fixed, since a probe's result would depend on the machine's other work."""
+"""Ids of a batch of a torch model on CPU: fixed, since a probe's result would depend on the
+machine's other work."""
 
 PAPER = {"seq_len": 1024, "pairs": (16, 32, 64, 128, 256), "samples": 1000}
 """Ids of a sequence, numbers of pairs, sequences for each: Zoology, Appendix G."""
@@ -42,14 +51,19 @@ BUILTIN = {"seq_len": 256, "pairs": (4, 8, 16, 32, 64), "samples": 50}
 
 
 def with_usual_size(options: MqarOptions, *, is_zoo: bool) -> MqarOptions:
-    """The options with the zoo's or the paper's size where none is given: of its numbers of pairs those that the task can have, ascending.
+    """The options with the zoo's or the paper's size where none is given: of its numbers of pairs
+    those that the task can have, ascending.
 
     Raises UserError for no numbers of pairs.
     """
     given = {"seq_len": options.seq_len, "pairs": options.pairs, "samples": options.samples}
     size: dict[str, Any] = (BUILTIN if is_zoo else PAPER) | {name: value for name, value in given.items() if value is not None}
     if not size["pairs"]:
-        raise UsageError("no number of pairs", where="--pairs", remedy="give one or more, such as 16,64")
+        raise UsageError(
+            "no number of pairs",
+            where="--pairs",
+            remedy="give one or more, such as 16,64",
+        )
     pairs = sorted(size["pairs"])
     sized = replace(options, **{**size, "pairs": pairs})
     fitting = [number for number in pairs if _fits(sized, number)] if options.pairs is None and options.task != "mqar" else []
@@ -62,13 +76,22 @@ def _fits(options: MqarOptions, pairs: int) -> bool:
 
     task = task_of(options, pairs)
     with contextlib.suppress(UserError):
-        make_examples(task.name, num=1, length=options.length, pairs=pairs, vocab=1 << 16, seed=0, **task.options)
+        make_examples(
+            task.name,
+            num=1,
+            length=options.length,
+            pairs=pairs,
+            vocab=1 << 16,
+            seed=0,
+            **task.options,
+        )
         return True
     return False
 
 
 POWER = 0.01
-"""The exponent of the law of places where none is given: that of Zoology's code, since Appendix G gives none."""
+"""The exponent of the law of places where none is given: that of Zoology's code, since Appendix G
+gives none."""
 
 MOST_IDS = 1 << 26
 """Most ids of all sequences of one number of pairs, which are in memory at once."""
@@ -83,12 +106,17 @@ def task_of(options: MqarOptions, pairs: int) -> MqarTask:
     if "power" in options_of_task(name):
         given = {"power": POWER if options.power is None else options.power} | given
     elif options.power is not None:
-        raise UsageError(f"{name} has no power law of query positions", where="--power", remedy="leave it out")
+        raise UsageError(
+            f"{name} has no power law of query positions",
+            where="--power",
+            remedy="leave it out",
+        )
     return MqarTask(name, options.length, pairs, options.seed, given)
 
 
 class MqarModel(EvaluatedModel):
-    """A model that is asked for values, with the vocabulary of its sequences. Raises UserError for one that reads only text."""
+    """A model that is asked for values, with the vocabulary of its sequences. Raises UserError for
+    one that reads only text."""
 
     takes = ("tokenizer", "dtype", "device")
 
@@ -96,7 +124,9 @@ class MqarModel(EvaluatedModel):
         super().__init__(model, options, builtin.counts)
         if self.copies_text:
             raise UserError(
-                "it reads text, and these are sequences of ids", where=self.spec, remedy="evaluate it with `recallkit eval-recall`"
+                "it reads text, and these are sequences of ids",
+                where=self.spec,
+                remedy="evaluate it with `recallkit eval-recall`",
             )
 
     @cached_property
@@ -107,14 +137,19 @@ class MqarModel(EvaluatedModel):
         return vocabulary_of(self.tokenizer)
 
     def check_sequences(self, task: MqarTask, most: int | None) -> None:
-        """Raises UserError if a task's sequences do not fit into the vocabulary or the context, `most` ids or None without a limit."""
+        """Raises UserError if a task's sequences do not fit into the vocabulary or the context,
+        `most` ids or None without a limit."""
         from recallkit.mqar.sequences import make_sequences
 
         one = make_sequences(task, self.vocabulary, 1).ids
         num_read = one.shape[1] - 1  # the last id is predicted and not read
         if most is not None and num_read > most:
             problem = f"its context is {most:,} ids, but of a sequence of {task.length:,} it would read {num_read:,}"
-            raise UserError(problem, where=self.spec, remedy=f"give --seq-len {task.length - num_read + most} or less")
+            raise UserError(
+                problem,
+                where=self.spec,
+                remedy=f"give --seq-len {task.length - num_read + most} or less",
+            )
 
 
 def files_of(out: Path, model: str, length: int, pairs: int, task: str = "mqar") -> MqarFiles:
@@ -122,7 +157,9 @@ def files_of(out: Path, model: str, length: int, pairs: int, task: str = "mqar")
     from recallkit.mqar.tables import MqarFiles
 
     name = f"{artifacts.file_slug(task)}.length-{length}.pairs-{pairs}.parquet"
-    return MqarFiles(*(out / kind / artifacts.file_slug(model) / name for kind in ("queries", "fillers")))
+    return MqarFiles(
+        *(out / kind / artifacts.file_slug(model) / name for kind in ("queries", "fillers")),
+    )
 
 
 def comparison_path(out: Path, models: Sequence[str], question: Mapping[str, Any]) -> Path:
@@ -148,12 +185,18 @@ class MqarPlan:
     options: MqarOptions
 
     def run(self) -> tuple[MqarTables, Path]:
-        """Makes what is missing, and the comparison; returns it with its folder. Raises UserError for what a user can correct."""
+        """Makes what is missing, and the comparison; returns it with its folder. Raises UserError
+        for what a user can correct."""
         from recallkit.mqar.tables import MqarFiles, MqarTables, compare_mqar
 
         models = list(self.models)
         keys = [asked.key for asked in self.models.values()]
-        identity = {"reference": keys[0], "models": keys, "pairs": list(self.pairs), **_asked(self.options)}
+        identity = {
+            "reference": keys[0],
+            "models": keys,
+            "pairs": list(self.pairs),
+            **_asked(self.options),
+        }
         folder = comparison_path(self.out, models, identity)
         question = Question("mqar", MqarTables, folder, identity)
         question.result.check_replaceable()
@@ -162,8 +205,15 @@ class MqarPlan:
         for (model, pairs), queries in self.queries.items():
             timings.keep(f"{model}, {pairs} pairs", queries.path.with_suffix(".json"), "evaluating")
         with timings.stage("comparing"):
-            tables = compare_mqar({asked: MqarFiles(queries.path, *queries.others) for asked, queries in self.queries.items()})
-        facts = {**identity, "reference": models[0], "models": models, "of_models": self._ids_of_models()}
+            tables = compare_mqar(
+                {asked: MqarFiles(queries.path, *queries.others) for asked, queries in self.queries.items()},
+            )
+        facts = {
+            **identity,
+            "reference": models[0],
+            "models": models,
+            "of_models": self._ids_of_models(),
+        }
         question.write(tables, facts, timings)
         return tables, folder
 
@@ -181,21 +231,40 @@ class MqarPlan:
         asked.check_sequences(task, asked.model.max_length)
         with result.parts(batch_tokens=amount(options.batch_tokens), part="batch") as journal:
             settled = journal.parts.settle(
-                "batch_tokens", lambda: amount(options.batch_tokens) or _choose_batch(asked.model, options.length)
+                "batch_tokens",
+                lambda: amount(options.batch_tokens) or _choose_batch(asked.model, options.length),
             )
             batch_tokens = int(settled)
             timings = Timings()
             parts = _make_parts(asked, task, journal, options.num_samples, batch_tokens, timings)
-            manifest = {**result.stamp(), **_asked(options), "pairs": pairs, "batch_tokens": batch_tokens, **_facts(asked)}
+            manifest = {
+                **result.stamp(),
+                **_asked(options),
+                "pairs": pairs,
+                "batch_tokens": batch_tokens,
+                **_facts(asked),
+            }
             with result.writing(manifest, timings) as new:
-                join_parts(parts, pairs, MqarFiles(new / result.path.name, *result.others), manifest)
+                join_parts(
+                    parts,
+                    pairs,
+                    MqarFiles(new / result.path.name, *result.others),
+                    manifest,
+                )
             journal.finish()
 
 
-def plan_mqar(models: Sequence[str | ModelSpec], pairs: Sequence[int], out: Path, options: MqarOptions) -> MqarPlan:
-    """Finds models, tokenizers and finished results, so that an error is reported before hours of work.
+def plan_mqar(
+    models: Sequence[str | ModelSpec],
+    pairs: Sequence[int],
+    out: Path,
+    options: MqarOptions,
+) -> MqarPlan:
+    """Finds models, tokenizers and finished results, so that an error is reported before hours of
+    work.
 
-    The first model is the reference of the comparison. Raises UserError for everything a user can correct.
+    The first model is the reference of the comparison. Raises UserError for everything a user can
+    correct.
     """
     check_named_once("number of pairs", [str(number) for number in pairs])
     if options.num_samples * options.length > MOST_IDS:
@@ -209,7 +278,12 @@ def plan_mqar(models: Sequence[str | ModelSpec], pairs: Sequence[int], out: Path
     return MqarPlan(asked, tuple(pairs), queries, out, options)
 
 
-def evaluate_mqar(models: Sequence[str | ModelSpec], pairs: Sequence[int], out: Path, options: MqarOptions) -> tuple[MqarTables, Path]:
+def evaluate_mqar(
+    models: Sequence[str | ModelSpec],
+    pairs: Sequence[int],
+    out: Path,
+    options: MqarOptions,
+) -> tuple[MqarTables, Path]:
     """Evaluates each model and compares them: `plan_mqar` and `MqarPlan.run`."""
     return plan_mqar(models, pairs, out, options).run()
 
@@ -219,21 +293,44 @@ def _asked(options: MqarOptions) -> dict[str, Any]:
     from recallkit.synthetic.tasks import identify_task
 
     task = task_of(options, 1)
-    chosen = {"task": options.task, "of_task": [identify_task(task.name), task.options], "power": task.options.get("power")}
-    return {**chosen, "length": options.length, "num_samples": options.num_samples, "seed": options.seed}
+    chosen = {
+        "task": options.task,
+        "of_task": [identify_task(task.name), task.options],
+        "power": task.options.get("power"),
+    }
+    return {
+        **chosen,
+        "length": options.length,
+        "num_samples": options.num_samples,
+        "seed": options.seed,
+    }
 
 
 def _result(asked: MqarModel, pairs: int, out: Path, options: MqarOptions) -> Result:
-    """The two tables of one model and one number of pairs as a result, with everything that determines their numbers."""
+    """The two tables of one model and one number of pairs as a result, with everything that
+    determines their numbers."""
     files = files_of(out, asked.key, options.length, pairs, options.task)
     identity = {**asked.identity, **_asked(options), "pairs": pairs}
-    return Result(files.queries, "mqar queries", identity, options.force, [files.fillers], remedy=asked.remedy)
+    return Result(
+        files.queries,
+        "mqar queries",
+        identity,
+        options.force,
+        [files.fillers],
+        remedy=asked.remedy,
+    )
 
 
 def _make_parts(
-    asked: MqarModel, task: MqarTask, journal: PartsJournal, num_samples: int, batch_tokens: int, timings: Timings
+    asked: MqarModel,
+    task: MqarTask,
+    journal: PartsJournal,
+    num_samples: int,
+    batch_tokens: int,
+    timings: Timings,
 ) -> list[Path]:
-    """The parts, each the answers to a batch of samples; those that do not exist yet are made, one after the other."""
+    """The parts, each the answers to a batch of samples; those that do not exist yet are made, one
+    after the other."""
     from recallkit.mqar.sequences import ask, make_sequences
     from recallkit.mqar.tables import write_part
 
@@ -243,13 +340,24 @@ def _make_parts(
     done = sum(len(parts[number]) for number in there)
     journal.note_resumed(done, "sequences")
     telling = progress(f"{asked.shown}, {task.pairs} pairs", total=num_samples, unit="sequences")
-    with timings.stage("evaluating", item=f"{asked.shown}, {task.pairs} pairs", resumed=bool(there)) as stage, telling as show:
+    with (
+        timings.stage(
+            "evaluating",
+            item=f"{asked.shown}, {task.pairs} pairs",
+            resumed=bool(there),
+        ) as stage,
+        telling as show,
+    ):
         show(done)
         made = make_sequences(task, asked.vocabulary, num_samples)
         for number, samples in enumerate(parts):
             if number not in there:
                 some = made.rows(slice(samples.start, samples.stop))
-                write_part(journal.parts.path(number), samples, ask(asked.model, some, batch_tokens))
+                write_part(
+                    journal.parts.path(number),
+                    samples,
+                    ask(asked.model, some, batch_tokens),
+                )
                 stage.amounts["sequences"] = stage.amounts.get("sequences", 0) + len(samples)
                 show(done + stage.amounts["sequences"])
     return [journal.parts.path(number) for number in range(len(parts))]
@@ -270,4 +378,9 @@ def _facts(asked: MqarModel) -> dict[str, Any]:
         "filler_text": tokenizer.generated_text([vocabulary.filler]),
         "prefix": asked.prefix.token,
     }
-    return {"model": asked.shown, "source": asked.spec, "tokenizer": tokenizer.describe(), "vocabulary": ids}
+    return {
+        "model": asked.shown,
+        "source": asked.spec,
+        "tokenizer": tokenizer.describe(),
+        "vocabulary": ids,
+    }

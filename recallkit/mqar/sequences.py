@@ -1,7 +1,8 @@
 """Synthetic tasks in a model's own vocabulary: the sequences, and a model's answers to them.
 
-The sequences are those that models are trained on (`recallkit.synthetic`), with each answer behind its question, as a language model
-reads on. For MQAR (Zoology, arXiv 2312.04927, Algorithm 1; Appendix G for models that were not trained on it) that is
+The sequences are those that models are trained on (`recallkit.synthetic`), with each answer behind
+its question, as a language model reads on. For MQAR (Zoology, arXiv 2312.04927, Algorithm 1;
+Appendix G for models that were not trained on it) that is
 
     k1 v1 k2 v2 ... kP vP  . . k3 v3 . . . . k1 v1 . . k2 v2 . .
 
@@ -25,15 +26,17 @@ if TYPE_CHECKING:
     from recallkit.text.tokenizers import TextTokenizer
 
 _FILLERS = (" ", "\n", ".", ",", "the")
-"""The filler is the first of these that the tokenizer encodes as one plain id: preferably a space, which is common and ends no document."""
+"""The filler is the first of these that the tokenizer encodes as one plain id: preferably a space,
+which is common and ends no document."""
 
 
-# ---------------------------------------------------------------------------------------------------------- vocabulary
+# --------------------------------------------------------------------------------------- vocabulary
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The vocabulary of sequences: `ids` (vocab,) int64, what id 0 (the filler), 1, 2 ... of a task are."""
+    """The vocabulary of sequences: `ids` (vocab,) int64, what id 0 (the filler), 1, 2 ... of a task
+    are."""
 
     ids: np.ndarray
 
@@ -50,7 +53,8 @@ class Vocabulary:
 def vocabulary_of(tokenizer: TextTokenizer) -> Vocabulary:
     """The filler and the other ids of a tokenizer that are plain text, ascending.
 
-    Left out are special and other added tokens, the end and the unknown token, and ids that are put before a text.
+    Left out are special and other added tokens, the end and the unknown token, and ids that are put
+    before a text.
     """
     plain = _plain_ids(tokenizer)
     filler = _choose_filler(tokenizer, plain)
@@ -72,16 +76,21 @@ def _choose_filler(tokenizer: TextTokenizer, plain: set[int]) -> int:
         if len(ids) == 1 and ids[0] in plain:
             return int(ids[0])
     if not plain:
-        raise UserError("no entry that is plain text", where=tokenizer.name, remedy="give another --model-tokenizer")
+        raise UserError(
+            "no entry that is plain text",
+            where=tokenizer.name,
+            remedy="give another --model-tokenizer",
+        )
     return min(plain)
 
 
-# ----------------------------------------------------------------------------------------------------------- sequences
+# ---------------------------------------------------------------------------------------- sequences
 
 
 @dataclass(frozen=True, slots=True)
 class MqarTask:
-    """What is asked: a task by its name, ids of a sequence, pairs in it, a seed, options of the task."""
+    """What is asked: a task by its name, ids of a sequence, pairs in it, a seed, options of the
+    task."""
 
     name: str
     length: int
@@ -97,10 +106,11 @@ class MqarTask:
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """Some sequences in a vocabulary: `ids` int64 (n, t), and of each next id, (n, t - 1), what it is.
+    """Some sequences in a vocabulary: `ids` int64 (n, t), and of each next id, (n, t - 1), what it
+    is.
 
-    `asked` bool: an answer; `filler` bool; `distances` int64: of an answer, the ids back to where it
-    stands, else 0; `choices` int64: the different values before it, of which a guess takes one.
+    `asked` bool: an answer; `filler` bool; `distances` int64: of an answer, the ids back to where
+    it stands, else 0; `choices` int64: the different values before it, of which a guess takes one.
     """
 
     ids: np.ndarray
@@ -116,7 +126,13 @@ class Sequences:
 
 def make_sequences(task: MqarTask, vocabulary: Vocabulary, num: int) -> Sequences:
     """The sequences of a task. Raises UserError where sizes do not fit."""
-    sizes = {"num": num, "length": task.length, "pairs": task.pairs, "vocab": len(vocabulary.ids), "seed": task.seed}
+    sizes = {
+        "num": num,
+        "length": task.length,
+        "pairs": task.pairs,
+        "vocab": len(vocabulary.ids),
+        "seed": task.seed,
+    }
     examples = tasks.make_examples(task.name, **sizes, **task.options)
     ids = tasks.answered(examples).numpy()
     asked = examples.targets.numpy()[:, : ids.shape[1] - 1] != tasks.NOT_ASKED
@@ -139,16 +155,18 @@ def _count_values(ids: np.ndarray, first_value: int) -> np.ndarray:
     return (is_new & (ids >= first_value)).cumsum(axis=1)
 
 
-# ------------------------------------------------------------------------------------------------------------- answers
+# ------------------------------------------------------------------------------------------ answers
 
 
 @dataclass(frozen=True, slots=True)
 class MqarAnswers:
     """A model's answers to n sequences.
 
-    Of the questions, sequence after sequence: `place` int32 of the last id before the answer, `distance` int32, `nll` float32 nats, `rank`
-    int32 (0 is best), `right` bool, whether the answer is the model's argmax, `choices` int32, the different values before it;
-    `questions` (n,) is their number. Of the filler, (n,): the number of its ids, how many are the argmax, the sum of their NLLs.
+    Of the questions, sequence after sequence: `place` int32 of the last id before the answer,
+    `distance` int32, `nll` float32 nats, `rank` int32 (0 is best), `right` bool, whether the answer
+    is the model's argmax, `choices` int32, the different values before it; `questions` (n,) is
+    their number. Of the filler, (n,): the number of its ids, how many are the argmax, the sum of
+    their NLLs.
     """
 
     questions: np.ndarray
@@ -191,7 +209,8 @@ def ask(model: ScoringModel, made: Sequences, batch_tokens: int) -> MqarAnswers:
 
 
 def _score(model: ScoringModel, ids: np.ndarray) -> TokenScores:
-    """Scores rows of ids (n, t) at once, or in halves if they do not fit into memory: arrays (n, t - 1)."""
+    """Scores rows of ids (n, t) at once, or in halves if they do not fit into memory: arrays (n, t
+    - 1)."""
     try:
         scores = model.score(ids.ravel().astype(np.uint32), np.arange(len(ids) + 1) * ids.shape[1])
     except MemoryError:
@@ -199,6 +218,12 @@ def _score(model: ScoringModel, ids: np.ndarray) -> TokenScores:
             problem = f"out of memory on a sequence of {ids.shape[1]:,} ids"
             raise UserError(problem, where=model.name, remedy="give a shorter --seq-len") from None
         halves = [_score(model, half) for half in np.array_split(ids, 2)]
-        return TokenScores(*(np.concatenate([getattr(half, name) for half in halves]) for name in ("nll", "argmax", "rank")))
+        return TokenScores(
+            *(np.concatenate([getattr(half, name) for half in halves]) for name in ("nll", "argmax", "rank")),
+        )
     shape = (len(ids), ids.shape[1] - 1)
-    return TokenScores(scores.nll.reshape(shape), scores.argmax.reshape(shape), scores.rank.reshape(shape))
+    return TokenScores(
+        scores.nll.reshape(shape),
+        scores.argmax.reshape(shape),
+        scores.rank.reshape(shape),
+    )

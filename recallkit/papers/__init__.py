@@ -1,1 +1,2 @@
-"""Printed perplexities: what part of a gap AR hits carry by a paper's own table, without its models."""
+"""Printed perplexities: what part of a gap AR hits carry by a paper's own table, without its
+models."""

@@ -126,7 +126,11 @@ def is_name(text: str) -> bool:
 def table_path(name: str) -> Path:
     """The CSV of a paper's table. Raises UserError for one that is not there."""
     if name not in TABLES:
-        raise UserError("no such table", where=name, remedy=f"give one of {', '.join(TABLES)}, or a file")
+        raise UserError(
+            "no such table",
+            where=name,
+            remedy=f"give one of {', '.join(TABLES)}, or a file",
+        )
     return Path(str(resources.files("recallkit"))) / "data" / "papers" / f"{name.replace(':', '-')}.csv"
 
 
@@ -141,7 +145,12 @@ def read_table(name: str) -> pl.DataFrame:
     return pl.read_csv(table_path(name), infer_schema_length=None)
 
 
-def attribute_published(table: Path, *, reference: str | None = None, ar_share: float | None = None) -> PublishedGap:
+def attribute_published(
+    table: Path,
+    *,
+    reference: str | None = None,
+    ar_share: float | None = None,
+) -> PublishedGap:
     """Attributes the gaps in `table` (CSV, TSV or Parquet; `other` may be empty) to the row
     `reference`, or to the first, of each group.
 
@@ -183,7 +192,11 @@ def _share_of_tokens(table: Path, row: _Row, ar_share: float | None) -> float:
         for column, perplexity in (("other", row.other), ("ar", row.ar)):
             problem = f"no perplexity in column {column}" if perplexity is None else problem
         problem = f"row {row.model}: {problem}, so the share of AR hits cannot be derived"
-        raise UserError(problem, where=table, remedy="fill it in, or give the share with --ar-share")
+        raise UserError(
+            problem,
+            where=table,
+            remedy="fill it in, or give the share with --ar-share",
+        )
     if not 0 < ar_share < 1:
         problem = f"the share of AR hits is {ar_share:.4g}, not between 0 and 1"
         raise UserError(problem, where=table, remedy=remedy)
@@ -233,7 +246,8 @@ def _which_is_better(
     low: float | None,
     high: float | None,
 ) -> list[str]:
-    """Where a model is better, by its gap in nats and a share that no rounding brings into 0 to 1."""
+    """Where a model is better, by its gap in nats and a share that no rounding brings into 0 to
+    1."""
     if share is None:
         return [NO_GAP]
     notes = [] if gap > 0 else [MODEL_BETTER]
@@ -255,8 +269,15 @@ def clipped_share(gap: float, share: float | None) -> float | None:
     return 1.0 if gap < 0 and share < 0 else min(share, 1.0)
 
 
-def _share(ar_share: float | None, ppl: float, ar: float, reference_ppl: float, reference_ar: float) -> float | None:
-    """The fraction of the gap in AR hits; None without a gap, or a share of AR hits among tokens."""
+def _share(
+    ar_share: float | None,
+    ppl: float,
+    ar: float,
+    reference_ppl: float,
+    reference_ar: float,
+) -> float | None:
+    """The fraction of the gap in AR hits; None without a gap, or a share of AR hits among
+    tokens."""
     gap = math.log(ppl) - math.log(reference_ppl)
     if gap == 0 or ar_share is None:
         return None
@@ -305,7 +326,10 @@ def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
     import polars as pl
 
     figures = "all ar other implied_ar_share gap_share gap_share_low gap_share_high gap_share_clipped printed"
-    schema = dict.fromkeys(("group", "model"), pl.String) | dict.fromkeys(figures.split(), pl.Float64)
+    schema = dict.fromkeys(("group", "model"), pl.String) | dict.fromkeys(
+        figures.split(),
+        pl.Float64,
+    )
     return pl.DataFrame(rows, schema=schema | {"void": pl.Boolean, "note": pl.String})
 
 
@@ -326,20 +350,45 @@ def _read_rows(table: Path) -> list[_Row]:
             columns = ", ".join(frame.columns)
             raise UserError(f"no column {column} (found: {columns})", where=table, remedy=_COLUMNS)
     if frame.is_empty():
-        raise UserError("no rows", where=table, remedy="give one row per model: model, all, ar, other")
+        raise UserError(
+            "no rows",
+            where=table,
+            remedy="give one row per model: model, all, ar, other",
+        )
     rows: list[_Row] = []
     for line in frame.iter_rows(named=True):
         group, model = (str(line.get(column) or "").strip() for column in ("group", "model"))
         if not model:
-            raise UserError(f"row {len(rows) + 1} has no model", where=table, remedy="name the model of each row")
+            raise UserError(
+                f"row {len(rows) + 1} has no model",
+                where=table,
+                remedy="name the model of each row",
+            )
         if any((row.group, row.model) == (group, model) for row in rows):
-            raise UserError(f"two rows of model {model}", where=table, remedy="keep one, or rename one")
+            raise UserError(
+                f"two rows of model {model}",
+                where=table,
+                remedy="keep one, or rename one",
+            )
         everything, hits, other, printed = (
             _positive(table, model, column, line.get(column)) for column in ("all", "ar", "other", "printed")
         )
         if everything is None:
-            raise UserError(f"row {model}: no perplexity in column all", where=table, remedy="fill it in, or leave the row out")
-        rows.append(_Row(group, model, everything, hits, other, None if printed is None else printed.value / 100))
+            raise UserError(
+                f"row {model}: no perplexity in column all",
+                where=table,
+                remedy="fill it in, or leave the row out",
+            )
+        rows.append(
+            _Row(
+                group,
+                model,
+                everything,
+                hits,
+                other,
+                None if printed is None else printed.value / 100,
+            ),
+        )
     return rows
 
 
@@ -353,7 +402,11 @@ def _positive(table: Path, model: str, column: str, value: object) -> _Printed |
         number = math.nan
     if not (math.isfinite(number) and number > 0):
         remedy = "shares are in percent" if column == "printed" else "perplexities are above 0"
-        raise UserError(f"row {model}: {column} is {value!r}, not a positive number", where=table, remedy=remedy)
+        raise UserError(
+            f"row {model}: {column} is {value!r}, not a positive number",
+            where=table,
+            remedy=remedy,
+        )
     is_plain = isinstance(value, str) and text.replace(".", "", 1).isdigit()
     return _Printed(number, 0.5 / 10 ** len(text.partition(".")[2]) if is_plain else 0.0)
 
@@ -367,7 +420,12 @@ def _read_frame(table: Path) -> pl.DataFrame:
         if table.suffix == ".parquet":
             frame = pl.read_parquet(table, glob=False)
         else:
-            frame = pl.read_csv(table, separator="\t" if table.suffix == ".tsv" else ",", infer_schema=False, glob=False)
+            frame = pl.read_csv(
+                table,
+                separator="\t" if table.suffix == ".tsv" else ",",
+                infer_schema=False,
+                glob=False,
+            )
     except FileNotFoundError:
         raise UserError("no such file", where=table, remedy=remedy) from None
     except (pl.exceptions.PolarsError, OSError) as error:

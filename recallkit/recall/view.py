@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from recallkit.display.charts import Figure
-    from recallkit.recall.rows import BuiltRows
+    from recallkit.recall.building import BuiltRows
 
 _TASKS_ABREAST = 3
 _MOST_SAID = 4
@@ -92,8 +92,8 @@ class RecallView(ResultView):
         return [*published, *filter(None, map(_worth_knowing, self.tables.recall.to_dicts()))]
 
     def places(self) -> dict[str, Path]:
-        """Prompts, and lm-eval's own files."""
-        return {"prompts": self.out / "documents", "lm_eval": self.out / "lm-eval"}
+        """Prompts."""
+        return {"prompts": self.out / "documents"}
 
     def files(self) -> list[str]:
         """Prompts: a model's folder may have its path's name."""

@@ -1,11 +1,14 @@
-"""Generators of the tasks: keys and values that are asked for in places drawn by a power law; lists that are repeated or compared.
+"""Generators of the tasks: keys and values that are asked for in places drawn by a power law; lists
+that are repeated or compared.
 
-`mqar` is Zoology's Algorithm 1 (arXiv 2312.04927); other tasks of pairs change one thing about it. In the pictures `.` is id 0, the filler,
-and `?` below a key marks a question; what follows it there is another filler, never the answer. Keys, values and what is between them
-are from ranges of their own, and all different within a sequence. What stands behind the pairs is divided into slots as long as a
-question and one filler, and question after question takes one of the free slots, slot s = 0, 1, ... with a probability
-proportional to (s + 1)^(power - 1). So early pairs are asked for nearer, and nothing overlaps. Slots, and values that differ, are
-those of the authors' code; the paper says a power law, whose exponent is 0.1 where it trains (F.1), and 0.01 in the code.
+`mqar` is Zoology's Algorithm 1 (arXiv 2312.04927); other tasks of pairs change one thing about it.
+In the pictures `.` is id 0, the filler, and `?` below a key marks a question; what follows it there
+is another filler, never the answer. Keys, values and what is between them are from ranges of their
+own, and all different within a sequence. What stands behind the pairs is divided into slots as long
+as a question and one filler, and question after question takes one of the free slots, slot s = 0,
+1, ... with a probability proportional to (s + 1)^(power - 1). So early pairs are asked for nearer,
+and nothing overlaps. Slots, and values that differ, are those of the authors' code; the paper says
+a power law, whose exponent is 0.1 where it trains (F.1), and 0.01 in the code.
 """
 
 from __future__ import annotations
@@ -30,28 +33,47 @@ BEGIN, BETWEEN, END = 1, 2, 3
 """The marks of `set_disjointness`; id 0 is unused, as in the authors' code, where it masks."""
 
 
-def mqar(num: int, length: int, pairs: int, vocab: int, generator: Generator, *, power: float = POWER, filler: str = "zero") -> Examples:
+def mqar(
+    num: int,
+    length: int,
+    pairs: int,
+    vocab: int,
+    generator: Generator,
+    *,
+    power: float = POWER,
+    filler: str = "zero",
+) -> Examples:
     """Multi-query associative recall: Zoology, Algorithm 1 and E.1.
 
         k1 v1 k2 v2 k3 v3  k2 . . . k1 . k3 . . . . .
                            ?        ?    ?              -> v2, v1, v3
 
-    Keys are ids 1 to vocab / 2 - 1, values the rest. `filler`: "zero" is id 0 in all other places; "random" draws them from all ids,
-    keys and values among them, as the authors' code does by default since October 2023 and for Based's Figures 2 and 3.
+    Keys are ids 1 to vocab / 2 - 1, values the rest. `filler`: "zero" is id 0 in all other places;
+    "random" draws them from all ids, keys and values among them, as the authors' code does by
+    default since October 2023 and for Based's Figures 2 and 3.
     """
     return read_twice(num, length, pairs, vocab, generator, power=power, filler=filler, passes=1)
 
 
 def read_twice(
-    num: int, length: int, pairs: int, vocab: int, generator: Generator, *, power: float = POWER, filler: str = "zero", passes: int = 2
+    num: int,
+    length: int,
+    pairs: int,
+    vocab: int,
+    generator: Generator,
+    *,
+    power: float = POWER,
+    filler: str = "zero",
+    passes: int = 2,
 ) -> Examples:
-    """MQAR with its pairs repeated, `passes` times in all: what does a model gain that reads twice (JRT, arXiv 2407.05483)?
+    """MQAR with its pairs repeated, `passes` times in all: what does a model gain that reads twice
+    (JRT, arXiv 2407.05483)?
 
         k1 v1 k2 v2 k1 v1 k2 v2  k2 . . . k1 . . .
                                  ?        ?          -> v2, v1
 
-    As `num_passes` of the authors' MQAR, which repeats them in the same order (their published code fails above one pass). Distances
-    are to the last repetition.
+    As `num_passes` of the authors' MQAR, which repeats them in the same order (their published code
+    fails above one pass). Distances are to the last repetition.
     """
     check_room("pairs", pairs, length, vocab, 2 * pairs * (passes + 1), 2 * pairs + 2)
     if passes < 1:
@@ -64,69 +86,134 @@ def read_twice(
 
 
 def overwriting(
-    num: int, length: int, pairs: int, vocab: int, generator: Generator, *, power: float = POWER, filler: str = "zero", updates: int = 4
+    num: int,
+    length: int,
+    pairs: int,
+    vocab: int,
+    generator: Generator,
+    *,
+    power: float = POWER,
+    filler: str = "zero",
+    updates: int = 4,
 ) -> Examples:
-    """Keys that are given a new value, of which the last one counts: `forgetting_mqar` of Zoology's code.
+    """Keys that are given a new value, of which the last one counts: `forgetting_mqar` of Zoology's
+    code.
 
         k1 v1 k2 v2 k3 v3 k2 w2  k1 . k2 . . . . k3 . . . .
                                  ?    ?          ?            -> v1, w2, v3
 
-    `updates` keys, or all where there are fewer, drawn at random, in random order. New values differ from all others; in the
-    authors' code a new value can be one that another key has, or the key's old one.
+    `updates` keys, or all where there are fewer, drawn at random, in random order. New values
+    differ from all others; in the authors' code a new value can be one that another key has, or the
+    key's old one.
     """
     updates = min(max(updates, 0), pairs)
-    check_room("pairs", pairs, length, vocab, 4 * pairs + 2 * updates, max(2 * pairs + 2, 2 * (pairs + updates)))
+    check_room(
+        "pairs",
+        pairs,
+        length,
+        vocab,
+        4 * pairs + 2 * updates,
+        max(2 * pairs + 2, 2 * (pairs + updates)),
+    )
     keys, values = keys_and_values(num, pairs, pairs + updates, vocab, generator)
     changed = distinct(num, updates, pairs, generator)
     all_keys = torch.cat([keys, keys.gather(1, changed)], dim=1)
     context = torch.stack([all_keys, values], dim=2).flatten(1)
     last = torch.arange(pairs).repeat(num, 1).scatter_(1, changed, torch.arange(pairs, pairs + updates).expand(num, -1))
     answers, stands = values.gather(1, last), 2 * last + 1
-    made = _asked(context, keys[..., None], answers, stands, length, vocab, power, filler, generator)
+    made = _asked(
+        context,
+        keys[..., None],
+        answers,
+        stands,
+        length,
+        vocab,
+        power,
+        filler,
+        generator,
+    )
     return made._replace(first_value=vocab // 2)
 
 
-def distractors(num: int, length: int, pairs: int, vocab: int, generator: Generator, *, power: float = POWER) -> Examples:
-    """MQAR whose filler is further pairs, which are never asked for: does a state keep what it read first?
+def distractors(
+    num: int,
+    length: int,
+    pairs: int,
+    vocab: int,
+    generator: Generator,
+    *,
+    power: float = POWER,
+) -> Examples:
+    """MQAR whose filler is further pairs, which are never asked for: does a state keep what it read
+    first?
 
         k1 v1 k2 v2  d1 u1 k2 . d2 u2 k1 . d3 u3
                            ?          ?            -> v2, v1
 
-    Their keys are none of those asked for, so that every question has one answer, unlike with random ids as filler (`mqar`); they
-    and their values can repeat. Ours.
+    Their keys are none of those asked for, so that every question has one answer, unlike with
+    random ids as filler (`mqar`); they and their values can repeat. Ours.
     """
     check_room("pairs", pairs, length, vocab, 4 * pairs, 2 * pairs + 4)
     keys, values = keys_and_values(num, pairs, pairs, vocab, generator)
     context = torch.stack([keys, values], dim=2).flatten(1)
-    made = _asked(context, keys[..., None], values, 2 * torch.arange(pairs) + 1, length, vocab, power, "zero", generator)
+    made = _asked(
+        context,
+        keys[..., None],
+        values,
+        2 * torch.arange(pairs) + 1,
+        length,
+        vocab,
+        power,
+        "zero",
+        generator,
+    )
     slots = (length - 2 * pairs) // 2
     num_keys = vocab // 2 - 1
     others = torch.randint(num_keys - pairs, (num, slots), generator=generator)
-    # Number o of the keys that remain is key o + 1, and one more for each taken key that it passes: 1 and 3 taken, 0 is 2, 1 is 4.
+    # Number o of the keys that remain is key o + 1, and one more for each taken key that it passes:
+    # 1 and 3 taken, 0 is 2, 1 is 4.
     passed = torch.searchsorted(keys.sort(1).values - 1 - torch.arange(pairs), others, right=True)
-    pair = torch.stack([1 + others + passed, torch.randint(vocab // 2, vocab, (num, slots), generator=generator)], dim=2)
+    pair = torch.stack(
+        [1 + others + passed, torch.randint(vocab // 2, vocab, (num, slots), generator=generator)],
+        dim=2,
+    )
     behind = made.ids[:, 2 * pairs : 2 * (pairs + slots)].view(num, slots, 2)
     behind.copy_(torch.where(behind[..., :1] == 0, pair, behind))
     return made._replace(first_value=vocab // 2)
 
 
 def compositional(
-    num: int, length: int, pairs: int, vocab: int, generator: Generator, *, power: float = POWER, filler: str = "zero"
+    num: int,
+    length: int,
+    pairs: int,
+    vocab: int,
+    generator: Generator,
+    *,
+    power: float = POWER,
+    filler: str = "zero",
 ) -> Examples:
-    """Keys of two ids, neither of which alone determines the value: `compositional_mqar` of Zoology's code.
+    """Keys of two ids, neither of which alone determines the value: `compositional_mqar` of
+    Zoology's code.
 
         a x v1 b y v2 a y v3 b x v4  b y . . . . a x . ...
                                        ?           ?        -> v2, v1
 
-    The pairs are all combinations of sqrt(pairs) first and as many second ids, in random order. Each of the three has a third of
-    the vocabulary.
+    The pairs are all combinations of sqrt(pairs) first and as many second ids, in random order.
+    Each of the three has a third of the vocabulary.
     """
     side = math.isqrt(pairs)
     if side * side != pairs:
-        raise UserError(f"{pairs} pairs of compound keys are not a square number", where="compositional", remedy="choose 4, 9, 16, 25 ...")
+        raise UserError(
+            f"{pairs} pairs of compound keys are not a square number",
+            where="compositional",
+            remedy="choose 4, 9, 16, 25 ...",
+        )
     check_room("compound keys", pairs, length, vocab, 6 * pairs, max(3 * side + 3, 3 * pairs))
     third = vocab // 3
-    firsts, seconds = 1 + distinct(num, side, third - 1, generator), third + distinct(num, side, third, generator)
+    firsts, seconds = (
+        1 + distinct(num, side, third - 1, generator),
+        third + distinct(num, side, third, generator),
+    )
     cells = distinct(num, pairs, pairs, generator)
     key = torch.stack([firsts.gather(1, cells // side), seconds.gather(1, cells % side)], dim=2)
     values = 2 * third + distinct(num, pairs, vocab - 2 * third, generator)
@@ -137,22 +224,36 @@ def compositional(
 
 
 def two_hops(
-    num: int, length: int, pairs: int, vocab: int, generator: Generator, *, power: float = POWER, filler: str = "zero"
+    num: int,
+    length: int,
+    pairs: int,
+    vocab: int,
+    generator: Generator,
+    *,
+    power: float = POWER,
+    filler: str = "zero",
 ) -> Examples:
     """Chains from a key through a middle to a value, which a question must follow in two lookups.
 
         k1 m1 k2 m2 m2 v2 m1 v1  k2 . . . k1 . . .
                                  ?        ?          -> v2, v1
 
-    First all keys with their middles, then these with their values in random order. Each of the three has a third of the vocabulary. Ours;
-    the task of that name in Zoology's code is `compositional`.
+    First all keys with their middles, then these with their values in random order. Each of the
+    three has a third of the vocabulary. Ours; the task of that name in Zoology's code is
+    `compositional`.
     """
     check_room("chains", pairs, length, vocab, 6 * pairs, 3 * pairs + 3)
     third = vocab // 3
-    keys, middles = 1 + distinct(num, pairs, third - 1, generator), third + distinct(num, pairs, third, generator)
+    keys, middles = (
+        1 + distinct(num, pairs, third - 1, generator),
+        third + distinct(num, pairs, third, generator),
+    )
     values = 2 * third + distinct(num, pairs, vocab - 2 * third, generator)
     order = distinct(num, pairs, pairs, generator)
-    hops = [torch.stack([keys, middles], dim=2), torch.stack([middles.gather(1, order), values.gather(1, order)], dim=2)]
+    hops = [
+        torch.stack([keys, middles], dim=2),
+        torch.stack([middles.gather(1, order), values.gather(1, order)], dim=2),
+    ]
     stands = 2 * pairs + 2 * order.argsort(1) + 1
     context = torch.cat(hops, dim=1).flatten(1)
     made = _asked(context, keys[..., None], values, stands, length, vocab, power, filler, generator)
@@ -176,19 +277,28 @@ def copying(num: int, length: int, pairs: int, vocab: int, generator: Generator)
     listed = torch.randint(vocab, (num, pairs + 1), generator=generator)
     listed[:, 0] = MARK
     ids = torch.cat([listed, listed], dim=1)
-    # The place before an id of the copy is pairs ids behind it in the list: with s = s1 s2, place 3 (the second mark) asks for place 1.
+    # The place before an id of the copy is pairs ids behind it in the list: with s = s1 s2, place 3
+    # (the second mark) asks for place 1.
     return _examples(ids, torch.arange(pairs + 1, length - 1).expand(num, -1), listed[:, 1:], pairs)
 
 
-def set_disjointness(num: int, length: int, pairs: int, vocab: int, generator: Generator) -> Examples:
-    """Two lists that share one id, which is asked for: `disjoint_sets` of the code of JRT (arXiv 2407.05483).
+def set_disjointness(
+    num: int,
+    length: int,
+    pairs: int,
+    vocab: int,
+    generator: Generator,
+) -> Examples:
+    """Two lists that share one id, which is asked for: `disjoint_sets` of the code of JRT (arXiv
+    2407.05483).
 
         1 a1 a2 a3 2 b1 b2 a2 b3 b4 3
                                     ?   -> a2
 
-    1, 2 and 3 are marks. The first list has `pairs` ids and the second fills the length, so that either can be the shorter; ids are
-    from 4 to vocab - 1, all different but the shared one. The authors draw each list from a random half of them, which comes to
-    the same, but bounds each list by half of the vocabulary. The distance is to the second list.
+    1, 2 and 3 are marks. The first list has `pairs` ids and the second fills the length, so that
+    either can be the shorter; ids are from 4 to vocab - 1, all different but the shared one. The
+    authors draw each list from a random half of them, which comes to the same, but bounds each list
+    by half of the vocabulary. The distance is to the second list.
     """
     second = length - pairs - 3
     check_room("ids of the first set", pairs, length, vocab, pairs + 4, max(length, pairs + 4) + 1)
@@ -196,23 +306,50 @@ def set_disjointness(num: int, length: int, pairs: int, vocab: int, generator: G
     shared = listed.gather(1, torch.randint(pairs, (num, 1), generator=generator))
     place = torch.randint(second, (num, 1), generator=generator)
     marks = torch.tensor([BEGIN, BETWEEN, END]).expand(num, -1)
-    ids = torch.cat([marks[:, :1], listed[:, :pairs], marks[:, 1:2], listed[:, pairs:].scatter(1, place, shared), marks[:, 2:]], dim=1)
+    ids = torch.cat(
+        [
+            marks[:, :1],
+            listed[:, :pairs],
+            marks[:, 1:2],
+            listed[:, pairs:].scatter(1, place, shared),
+            marks[:, 2:],
+        ],
+        dim=1,
+    )
     made = _examples(ids, torch.full((num, 1), length - 1), shared, second - place)
     return made._replace(first_value=END + 1)
 
 
-# --------------------------------------------------------------------------------------------------------------- draws
+# -------------------------------------------------------------------------------------------- draws
 
 
-def check_room(what: str, count: int, length: int, vocab: int, least_length: int, least_vocab: int) -> None:
-    """Raises UserError where so many pairs and their questions do not fit into the length, or their ids into the vocabulary."""
+def check_room(
+    what: str,
+    count: int,
+    length: int,
+    vocab: int,
+    least_length: int,
+    least_vocab: int,
+) -> None:
+    """Raises UserError where so many pairs and their questions do not fit into the length, or their
+    ids into the vocabulary."""
     if length < least_length or vocab < least_vocab:
         needed = f"they need a length of {least_length:,} and a vocabulary of {least_vocab:,} at least"
-        raise UserError(f"{count:,} {what} do not fit into {length:,} ids of a vocabulary of {vocab:,}", remedy=needed)
+        raise UserError(
+            f"{count:,} {what} do not fit into {length:,} ids of a vocabulary of {vocab:,}",
+            remedy=needed,
+        )
 
 
-def keys_and_values(num: int, pairs: int, num_values: int, vocab: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Keys (num, pairs) from 1 to vocab / 2 - 1, and values (num, num_values) from vocab / 2 on, all different in a row."""
+def keys_and_values(
+    num: int,
+    pairs: int,
+    num_values: int,
+    vocab: int,
+    generator: Generator,
+) -> tuple[Tensor, Tensor]:
+    """Keys (num, pairs) from 1 to vocab / 2 - 1, and values (num, num_values) from vocab / 2 on,
+    all different in a row."""
     first_value = vocab // 2
     keys = 1 + distinct(num, pairs, first_value - 1, generator)
     return keys, first_value + distinct(num, num_values, vocab - first_value, generator)
@@ -229,14 +366,23 @@ def _asked(
     filler: str,
     generator: Generator,
 ) -> Examples:
-    """`context` (n, c), and each of the `questions` (n, q, w) in a slot of w + 1 ids behind it, asked for at its last id.
+    """`context` (n, c), and each of the `questions` (n, q, w) in a slot of w + 1 ids behind it,
+    asked for at its last id.
 
     Its answer (n, q) is at place `stands` (n, q) or (q,) of the context.
     """
     if not 0 < power <= 10:
-        raise UserError("not above 0 and at most 10", where=f"power {power}", remedy="give 0.01 (near the pairs) to 1 (uniform)")
+        raise UserError(
+            "not above 0 and at most 10",
+            where=f"power {power}",
+            remedy="give 0.01 (near the pairs) to 1 (uniform)",
+        )
     if filler not in FILLERS:
-        raise UserError(f"no such filler: {filler}", where="filler", remedy=f"choose {' or '.join(FILLERS)}")
+        raise UserError(
+            f"no such filler: {filler}",
+            where="filler",
+            remedy=f"choose {' or '.join(FILLERS)}",
+        )
     (num, start), (_, count, width) = context.shape, questions.shape
     slots = weighted_draws(num, count, (length - start) // (width + 1), power, generator)
     first = start + (width + 1) * slots
@@ -256,7 +402,8 @@ def _examples(ids: Tensor, places: Tensor, answers: Tensor, distances: Tensor | 
 
 
 def distinct(num: int, size: int, population: int, generator: Generator) -> Tensor:
-    """Rows of `size` distinct numbers below `population`, in random order: (num, size) int64, by Floyd's algorithm.
+    """Rows of `size` distinct numbers below `population`, in random order: (num, size) int64, by
+    Floyd's algorithm.
 
     A row costs size^2 comparisons, without a permutation of the population.
     """
@@ -270,9 +417,11 @@ def distinct(num: int, size: int, population: int, generator: Generator) -> Tens
 
 
 def weighted_draws(num: int, size: int, slots: int, power: float, generator: Generator) -> Tensor:
-    """Rows of `size` distinct slots, drawn one after another with weights (slot + 1)^(power - 1): (num, size) int64.
+    """Rows of `size` distinct slots, drawn one after another with weights (slot + 1)^(power - 1):
+    (num, size) int64.
 
-    The largest of log-weights plus Gumbel noise, in descending order, are such draws without replacement (Efraimidis and Spirakis 2006).
+    The largest of log-weights plus Gumbel noise, in descending order, are such draws without
+    replacement (Efraimidis and Spirakis 2006).
     """
     log_weights = (power - 1) * torch.arange(1, slots + 1, dtype=torch.float64).log()
     noise = -torch.empty(num, slots, dtype=torch.float64).exponential_(generator=generator).log()

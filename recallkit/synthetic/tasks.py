@@ -1,8 +1,9 @@
 """The table of synthetic tasks, and the examples that each of them makes.
 
-A task is a function `generate(num, length, pairs, vocab, generator, *, options)` that returns `Examples`: `num` sequences of `length`
-ids below `vocab`, with `pairs` facts to remember in each, every number drawn from `generator`. A line of `TASKS` makes it known;
-FILE.py:FUNCTION is a task of the user's own.
+A task is a function `generate(num, length, pairs, vocab, generator, *, options)` that returns
+`Examples`: `num` sequences of `length` ids below `vocab`, with `pairs` facts to remember in each,
+every number drawn from `generator`. A line of `TASKS` makes it known; FILE.py:FUNCTION is a task of
+the user's own.
 """
 
 from __future__ import annotations
@@ -27,14 +28,23 @@ NOT_ASKED = -100
 
 TASKS: dict[str, str] = {
     name: f"recallkit.synthetic.generators:{name}"
-    for name in ["mqar", "read_twice", "overwriting", "distractors", "compositional", "two_hops", "copying", "set_disjointness"]
+    for name in [
+        "mqar",
+        "read_twice",
+        "overwriting",
+        "distractors",
+        "compositional",
+        "two_hops",
+        "copying",
+        "set_disjointness",
+    ]
 }
 """Name -> generator."""
 
 
 class Examples(NamedTuple):
-    """Sequences, the questions in them and how far back the answers are: three tensors (n, t), int64;
-    and the lowest id that is a value, which can be an answer."""
+    """Sequences, the questions in them and how far back the answers are: three tensors (n, t),
+    int64; and the lowest id that is a value, which can be an answer."""
 
     ids: Tensor
     targets: Tensor
@@ -44,11 +54,21 @@ class Examples(NamedTuple):
     first_value: int = 0
 
 
-def make_examples(task: str, *, num: int, length: int, pairs: int, vocab: int, seed: int, **options: Any) -> Examples:
+def make_examples(
+    task: str,
+    *,
+    num: int,
+    length: int,
+    pairs: int,
+    vocab: int,
+    seed: int,
+    **options: Any,
+) -> Examples:
     """Examples of a task, the same for a seed on every machine.
 
-    `num` sequences of `length` ids below `vocab`; what `pairs` counts is said by each task, and `options` are those of
-    `options_of_task`. Raises UserError for an unknown task or option, and where sizes do not fit.
+    `num` sequences of `length` ids below `vocab`; what `pairs` counts is said by each task, and
+    `options` are those of `options_of_task`. Raises UserError for an unknown task or option, and
+    where sizes do not fit.
     """
     generate = _generator_of(task)
     sizes = {"num": num, "length": length, "pairs": pairs, "vocab": vocab}
@@ -77,14 +97,16 @@ def options_of_task(task: str) -> dict[str, Any]:
 
 
 def describe_tasks() -> list[tuple[str, str]]:
-    """Name and description of every task: the first line of its generator's docstring, read from its file, without importing torch."""
+    """Name and description of every task: the first line of its generator's docstring, read from
+    its file, without importing torch."""
     file = Path(__file__).with_name("generators.py")
     functions = {node.name: node for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)}
     return [(name, str(ast.get_docstring(functions[name])).splitlines()[0]) for name in TASKS]
 
 
 def task_of(text: str) -> tuple[str, dict[str, Any]]:
-    """`mqar,filler=random` -> the task and its options. Raises UserError for what it does not have."""
+    """`mqar,filler=random` -> the task and its options. Raises UserError for what it does not
+    have."""
     task, *given = text.split(",")
     known = options_of_task(task)
     options: dict[str, Any] = {}
@@ -107,14 +129,16 @@ def value_of(word: str) -> bool | int | float | str:
 
 
 def identify_task(task: str) -> str:
-    """What determines a task's examples besides sizes and options: its name, and of FILE.py:FUNCTION a digest of its code."""
+    """What determines a task's examples besides sizes and options: its name, and of
+    FILE.py:FUNCTION a digest of its code."""
     from recallkit.models import user
 
     return user.identify_function(task) if user.is_user_function(task) else task
 
 
 def answered(examples: Examples) -> Tensor:
-    """The sequences with every answer behind its question, as a language model reads them: (n, t); (n, t + 1) if the last place asks.
+    """The sequences with every answer behind its question, as a language model reads them: (n, t);
+    (n, t + 1) if the last place asks.
 
     Raises UserError where an answer would replace the id of the next question.
     """
@@ -124,13 +148,17 @@ def answered(examples: Examples) -> Tensor:
     ids = torch.cat([examples.ids, torch.zeros_like(examples.ids[:, :1])], dim=1)
     following = torch.where(asked, examples.targets, ids[:, 1:])
     if (asked[:, 1:] & (following != ids[:, 1:])[:, :-1]).any():
-        raise UserError("an answer falls on the next question", remedy="leave an id between questions, or make it the answer")
+        raise UserError(
+            "an answer falls on the next question",
+            remedy="leave an id between questions, or make it the answer",
+        )
     ids = torch.cat([ids[:, :1], following], dim=1)
     return ids if asked[:, -1].any() else ids[:, :-1]
 
 
 def _generator_of(task: str) -> Callable[..., Any]:
-    """The function of a name, or of FILE.py:FUNCTION, whose file is run. Raises UserError where there is none."""
+    """The function of a name, or of FILE.py:FUNCTION, whose file is run. Raises UserError where
+    there is none."""
     from recallkit.models import user
 
     generate: Callable[..., Any] = (
@@ -140,14 +168,19 @@ def _generator_of(task: str) -> Callable[..., Any]:
 
 
 def _check_option(task: str, name: str, value: Any, known: dict[str, Any]) -> None:
-    """Raises UserError for an option that a task does not have, or a value of another type than its default."""
+    """Raises UserError for an option that a task does not have, or a value of another type than its
+    default."""
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         remedy = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'none'}"
         raise UserError(f"no option {name!r}", where=task, remedy=remedy)
     kind = type(known[name])
     if known[name] is not None and type(value) is not kind and not (kind is float and type(value) is int):
-        raise UserError(f"{name} is {value!r}", where=task, remedy=f"give a value of type {kind.__name__}")
+        raise UserError(
+            f"{name} is {value!r}",
+            where=task,
+            remedy=f"give a value of type {kind.__name__}",
+        )
 
 
 def _checked(task: str, made: Any, num: int, length: int, vocab: int) -> Examples:
@@ -167,8 +200,14 @@ def _checked(task: str, made: Any, num: int, length: int, vocab: int) -> Example
     for name, values in (("ids", examples.ids), ("targets", examples.targets[asked])):
         if len(values) and (int(values.min()) < 0 or int(values.max()) >= vocab):
             raise UserError(
-                f"{name} are not below {vocab:,}", where=task, remedy=f"keep ids, and targets but {NOT_ASKED}, within 0 to vocab - 1"
+                f"{name} are not below {vocab:,}",
+                where=task,
+                remedy=f"keep ids, and targets but {NOT_ASKED}, within 0 to vocab - 1",
             )
     if not asked.any(1).all():
-        raise UserError("a sequence has no question", where=task, remedy=f"give each one target at least that is not {NOT_ASKED}")
+        raise UserError(
+            "a sequence has no question",
+            where=task,
+            remedy=f"give each one target at least that is not {NOT_ASKED}",
+        )
     return examples._replace(first_value=int(examples.targets[asked].min()))

@@ -29,14 +29,17 @@ LENGTH, TOKENS = 64, 1024
 PAIRS = (1, 2, 4, 8, 16)
 TEST_PAIRS, TEST_LENGTH, TEST_ROWS, TEST_SEED = (4, 16), 256, 16, 1 << 20
 FIRST_IDS, READY, MEMORY = 32, 0.6, 0.9
-"""Lists begin with so many different ids, and have all once this share of values is right, where guessing among a row's values gives 0.44.
+"""Lists begin with so many different ids, and have all once this share of values is right, where
+guessing among a row's values gives 0.44.
 
 The share is an average over the steps so far, each of which counts `MEMORY` times the next.
 """
 STEPS, STUCK_STEPS = 1000, 600
-"""Lists end after so many steps, and after the second number for a model that is still at the first ids."""
+"""Lists end after so many steps, and after the second number for a model that is still at the first
+ids."""
 LEARNT, LAST_STEPS, WARM_UP_STEPS, FLOOR = 0.9, 100, 50, 0.02
-"""At this accuracy with 4 and with 16 pairs the last steps begin, over which the learning rate falls to FLOOR."""
+"""At this accuracy with 4 and with 16 pairs the last steps begin, over which the learning rate
+falls to FLOOR."""
 MEASURED_EVERY = 25
 EVERY = 4
 """While a model learns text, the last row of every so many steps is a list."""
@@ -47,14 +50,25 @@ def list_ids(vocab: int) -> np.ndarray:
     return np.random.default_rng(0).permutation(vocab - 1) + 1
 
 
-def make_lists(rng: np.random.Generator, num_rows: int, length: int, pairs: Sequence[int], ids: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Rows of `length` ids and their targets, (n, t) int64 each: some pairs, and then pairs of these at random until the row is full.
+def make_lists(
+    rng: np.random.Generator,
+    num_rows: int,
+    length: int,
+    pairs: Sequence[int],
+    ids: np.ndarray,
+) -> tuple[Tensor, Tensor]:
+    """Rows of `length` ids and their targets, (n, t) int64 each: some pairs, and then pairs of
+    these at random until the row is full.
 
-    The number of pairs of a row is one of `pairs`; its keys and values are drawn from `ids`, without repetition. Only values of keys that
-    were there before are asked for. (Zoology's MQAR asks once.)
+    The number of pairs of a row is one of `pairs`; its keys and values are drawn from `ids`,
+    without repetition. Only values of keys that were there before are asked for. (Zoology's MQAR
+    asks once.)
     """
     places = length // 2 + 1
-    made, asked = np.empty((num_rows, 2 * places), np.int64), np.zeros((num_rows, 2 * places - 1), bool)
+    made, asked = (
+        np.empty((num_rows, 2 * places), np.int64),
+        np.zeros((num_rows, 2 * places - 1), bool),
+    )
     for row, row_asked in zip(made, asked, strict=True):
         num = int(rng.choice(pairs))
         drawn = rng.choice(ids, 2 * num, replace=False)
@@ -70,13 +84,20 @@ def accuracies(trainer: Trainer) -> list[float]:
     found, ids = [], list_ids(trainer.model.config.vocab_size)
     length = min(TEST_LENGTH, trainer.model.max_length or TEST_LENGTH)
     for pairs in TEST_PAIRS:
-        made = make_lists(np.random.default_rng([TEST_SEED, pairs]), TEST_ROWS, length, [pairs], ids)
+        made = make_lists(
+            np.random.default_rng([TEST_SEED, pairs]),
+            TEST_ROWS,
+            length,
+            [pairs],
+            ids,
+        )
         found.append(measure(trainer.model, Examples(*made, torch.zeros_like(made[0]))).accuracy)
     return found
 
 
 def learn_lists(trainer: Trainer, seed: int) -> Iterator[int]:
-    """Trains on lists: of the first ids, of all once these are answered; over the last steps, once all are, at a falling rate.
+    """Trains on lists: of the first ids, of all once these are answered; over the last steps, once
+    all are, at a falling rate.
 
     Yields the number of steps so far, every few steps.
     """
@@ -84,7 +105,11 @@ def learn_lists(trainer: Trainer, seed: int) -> Iterator[int]:
     ids, average, last = every_id[:FIRST_IDS], 0.0, STEPS
     for step in range(1, STEPS + 1):
         share = min(step / WARM_UP_STEPS, max(FLOOR, (last + 1 - step) / LAST_STEPS), 1.0)
-        _, right = trainer.step(*make_lists(rng, TOKENS // LENGTH, LENGTH, PAIRS, ids), share, torch.from_numpy(ids))
+        _, right = trainer.step(
+            *make_lists(rng, TOKENS // LENGTH, LENGTH, PAIRS, ids),
+            share,
+            torch.from_numpy(ids),
+        )
         average = MEMORY * average + (1 - MEMORY) * right
         if step % MEASURED_EVERY == 0 or step == last:
             accuracy = accuracies(trainer)

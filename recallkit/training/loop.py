@@ -1,6 +1,8 @@
-"""The one training loop: a recipe as data, and a trainer that takes a batch and makes a step. Sweeps, lists and text all train with it.
+"""The one training loop: a recipe as data, and a trainer that takes a batch and makes a step.
+Sweeps, lists and text all train with it.
 
-It needs torch and what recallkit's models need, nothing else, so that a bare machine with a GPU can train.
+It needs torch and what recallkit's models need, nothing else, so that a bare machine with a GPU can
+train.
 """
 
 from __future__ import annotations
@@ -31,12 +33,14 @@ EMBEDDING_STD = 0.02
 MEASURED_TOKENS = 1 << 16
 """Ids per batch when accuracy is measured."""
 BYTES_PER_ELEMENT = 4
-"""States are counted in float32, in which recurrences keep them even where products are in half precision."""
+"""States are counted in float32, in which recurrences keep them even where products are in half
+precision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a model is trained: AdamW, or Muon beside it, a rate that rises and falls. The defaults are those of the papers' tables.
+    """How a model is trained: AdamW, or Muon beside it, a rate that rises and falls. The defaults
+    are those of the papers' tables.
 
     Zoology's tables 6 to 15 and Based's 7 to 13; clipping is the usual 1, which they do not print.
     """
@@ -58,19 +62,36 @@ class Recipe:
     muon: float = 0.0
     """The learning rate of Muon (Jordan 2024) for the matrices of blocks; 0: AdamW for all."""
     lists: bool = False
-    """Whether key-value lists come before the text, and are among it: see `recallkit.training.lists`."""
+    """Whether key-value lists come before the text, and are among it: see
+    `recallkit.training.lists`."""
 
     def __post_init__(self) -> None:
         """Raises ValueError for what is no recipe; it may come from a file."""
         betas = self.betas if isinstance(self.betas, tuple) else ()
-        numbers = {name: getattr(self, name) for name in ("learning_rate", "lowest", "warm_up", "falling", "weight_decay", "clip", "muon")}
-        for name, value in {**numbers, **{f"beta {place}": beta for place, beta in enumerate(betas, 1)}}.items():
+        numbers = {
+            name: getattr(self, name)
+            for name in (
+                "learning_rate",
+                "lowest",
+                "warm_up",
+                "falling",
+                "weight_decay",
+                "clip",
+                "muon",
+            )
+        }
+        for name, value in {
+            **numbers,
+            **{f"beta {place}": beta for place, beta in enumerate(betas, 1)},
+        }.items():
             if type(value) not in (int, float) or not 0 <= value < math.inf:
                 raise ValueError(f"{name} is {value!r}, not a number of at least 0")
         if len(betas) != 2 or max(betas) >= 1:
             raise ValueError(f"betas are {self.betas!r}, not two numbers below 1")
         if not self.learning_rate >= self.lowest or not self.learning_rate * self.falling > 0 or self.falling > 1:
-            raise ValueError("learning_rate and falling are above 0, falling is at most 1, and lowest is not above learning_rate")
+            raise ValueError(
+                "learning_rate and falling are above 0, falling is at most 1, and lowest is not above learning_rate",
+            )
         if type(self.batch) is not int or self.batch < 1:
             raise ValueError(f"batch is {self.batch!r}, not a whole number of at least 1")
         if self.decay not in ("cosine", "linear") or not isinstance(self.lists, bool):
@@ -86,13 +107,19 @@ class Recipe:
 
 
 class Answers(nn.Module):
-    """Ids and targets (b, t) to the summed NLL of q answers, whether the most likely id is right (q,), and auxiliary losses."""
+    """Ids and targets (b, t) to the summed NLL of q answers, whether the most likely id is right
+    (q,), and auxiliary losses."""
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, ids: Tensor, targets: Tensor, among: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+    def forward(
+        self,
+        ids: Tensor,
+        targets: Tensor,
+        among: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """`among`: the only ids (m,) that are possible answers; None for all.
 
         The head is applied to what is asked for alone: it is most of a small model's work.
@@ -110,10 +137,19 @@ class Answers(nn.Module):
 
 
 class Trainer:
-    """A model and its optimisers. In a process group every process gives the same batches, and computes its part of each."""
+    """A model and its optimisers. In a process group every process gives the same batches, and
+    computes its part of each."""
 
-    def __init__(self, model: LanguageModel, recipe: Recipe, *, micro_batch: int | None = None, is_compiled: bool = False) -> None:
-        """`micro_batch`: sequences that a process computes at once, None for all; gradients of several add up."""
+    def __init__(
+        self,
+        model: LanguageModel,
+        recipe: Recipe,
+        *,
+        micro_batch: int | None = None,
+        is_compiled: bool = False,
+    ) -> None:
+        """`micro_batch`: sequences that a process computes at once, None for all; gradients of
+        several add up."""
         self.model, self.recipe, self.micro_batch = model.train(), recipe, micro_batch
         self.optimisers = optimisers(model, recipe)
         self.rank, self.world = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
@@ -122,13 +158,25 @@ class Trainer:
             answers = nn.parallel.DistributedDataParallel(answers)
         self.answers: Any = torch.compile(answers) if is_compiled else answers
 
-    def step(self, ids: Tensor, targets: Tensor, share: float, among: Tensor | None = None) -> tuple[float, float]:
-        """One step at a share of the learning rates: `gradients`, `update`. Returns what `gradients` does."""
+    def step(
+        self,
+        ids: Tensor,
+        targets: Tensor,
+        share: float,
+        among: Tensor | None = None,
+    ) -> tuple[float, float]:
+        """One step at a share of the learning rates: `gradients`, `update`. Returns what
+        `gradients` does."""
         found = self.gradients(ids, targets, among)
         self.update(share)
         return found
 
-    def gradients(self, ids: Tensor, targets: Tensor, among: Tensor | None = None) -> tuple[float, float]:
+    def gradients(
+        self,
+        ids: Tensor,
+        targets: Tensor,
+        among: Tensor | None = None,
+    ) -> tuple[float, float]:
         """Computes gradients. Returns the mean NLL of what is asked for, in nats, and the accuracy.
 
         ids: (b, t); targets: (b, t), `NOT_ASKED` where nothing is; `among` as in `Answers`.
@@ -170,25 +218,39 @@ class Trainer:
 
     def restore(self, kept: dict[str, Tensor]) -> None:
         """Takes up a `state`."""
-        self.model.load_state_dict({name.removeprefix("model."): value for name, value in kept.items() if name.startswith("model.")})
+        self.model.load_state_dict(
+            {name.removeprefix("model."): value for name, value in kept.items() if name.startswith("model.")},
+        )
         for number, optimiser in enumerate(self.optimisers):
             states: dict[int, dict[str, Tensor]] = {}
             for name, value in kept.items():
                 if name.startswith(f"optimiser.{number}."):
                     place, entry = name.split(".")[2:]
                     states.setdefault(int(place), {})[entry] = value
-            optimiser.load_state_dict({"state": states, "param_groups": optimiser.state_dict()["param_groups"]})
+            optimiser.load_state_dict(
+                {"state": states, "param_groups": optimiser.state_dict()["param_groups"]},
+            )
 
 
 def optimisers(model: LanguageModel, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """AdamW for all parameters; or Muon for the matrices of blocks, and AdamW, without weight decay, for the rest."""
+    """AdamW for all parameters; or Muon for the matrices of blocks, and AdamW, without weight
+    decay, for the rest."""
     matrices = [(name, module.weight) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     by_muon = [weight for name, weight in matrices if name.startswith("blocks.") and min(weight.shape) > 1] if recipe.muon else []
     decayed = [weight for name, weight in matrices if "filter" not in name] if not recipe.muon else []
     apart = set(map(id, by_muon + decayed))
     rest = [parameter for parameter in model.parameters() if id(parameter) not in apart]
-    groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": rest, "weight_decay": 0.0}]
-    made: list[torch.optim.Optimizer] = [torch.optim.AdamW([g for g in groups if g["params"]], lr=recipe.learning_rate, betas=recipe.betas)]
+    groups = [
+        {"params": decayed, "weight_decay": recipe.weight_decay},
+        {"params": rest, "weight_decay": 0.0},
+    ]
+    made: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(
+            [g for g in groups if g["params"]],
+            lr=recipe.learning_rate,
+            betas=recipe.betas,
+        ),
+    ]
     if by_muon:
         made.append(torch.optim.Muon(by_muon, lr=recipe.muon, momentum=0.95, weight_decay=0.01))
     for optimiser in made:
@@ -198,7 +260,8 @@ def optimisers(model: LanguageModel, recipe: Recipe) -> list[torch.optim.Optimiz
 
 
 def made_model(seed: int, config: ArchitectureConfig) -> LanguageModel:
-    """A model with random weights, the same for a seed; small embeddings, since the head is tied to them.
+    """A model with random weights, the same for a seed; small embeddings, since the head is tied to
+    them.
 
     Raises UserError where its sizes are incompatible.
     """
@@ -212,11 +275,12 @@ def made_model(seed: int, config: ArchitectureConfig) -> LanguageModel:
     return model
 
 
-# ------------------------------------------------------------------------------------------------------------- examples
+# ----------------------------------------------------------------------------------------- examples
 
 
 class Measured(NamedTuple):
-    """A model's results on examples: accuracy of its most likely answer, mean NLL of the answers in nats; which are right (q,)."""
+    """A model's results on examples: accuracy of its most likely answer, mean NLL of the answers in
+    nats; which are right (q,)."""
 
     accuracy: float
     loss_nats: float
@@ -226,8 +290,8 @@ class Measured(NamedTuple):
 def batches(sizes: Sequence[int], batch: int, seed: int) -> Iterator[tuple[int, Tensor]]:
     """Batches, endlessly, of sets of examples of these sizes: the index of a set, and rows of it.
 
-    Every example is read once per epoch, except those of a set that do not fill a batch. Batches of several sets alternate at
-    random.
+    Every example is read once per epoch, except those of a set that do not fill a batch. Batches of
+    several sets alternate at random.
     """
     generator = torch.Generator().manual_seed(seed)
     while True:
@@ -242,7 +306,10 @@ def measure(model: LanguageModel, test: Examples) -> Measured:
     """Accuracy and loss on all of the test examples."""
     answers, device = Answers(model.eval()), model.embedding.weight.device
     found, is_right = torch.zeros(2, device=device), []
-    for rows in torch.split(torch.arange(len(test.ids)), max(1, MEASURED_TOKENS // test.ids.shape[1])):
+    for rows in torch.split(
+        torch.arange(len(test.ids)),
+        max(1, MEASURED_TOKENS // test.ids.shape[1]),
+    ):
         nll, right, _ = answers(test.ids[rows].to(device), test.targets[rows].to(device))
         found += torch.stack([nll, right.sum()])
         is_right.append(right.cpu())
@@ -252,7 +319,7 @@ def measure(model: LanguageModel, test: Examples) -> Measured:
     return Measured(accuracy, loss_nats, every)
 
 
-# ----------------------------------------------------------------------------------------------------------- processes
+# ---------------------------------------------------------------------------------------- processes
 
 
 def join_processes(device: torch.device) -> torch.device:

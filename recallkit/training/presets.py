@@ -28,7 +28,8 @@ Shape = tuple[int, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Preset:
-    """A sweep. `tasks` are pairs of what is trained on and what is tested on, each a length and numbers of pairs."""
+    """A sweep. `tasks` are pairs of what is trained on and what is tested on, each a length and
+    numbers of pairs."""
 
     tasks: tuple[tuple[Shape, Shape], ...]
     lines: Mapping[str, Line]
@@ -49,9 +50,11 @@ class Preset:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the task."""
     taps: int = 3
-    """Of the short convolution that mixers with the option `short_conv` have, unless a BaseConv is beside them."""
+    """Of the short convolution that mixers with the option `short_conv` have, unless a BaseConv is
+    beside them."""
     positions: str = "rotary"
-    """Of attention before which there is no short convolution: `rotary` or `learned`; with one it has none."""
+    """Of attention before which there is no short convolution: `rotary` or `learned`; with one it
+    has none."""
 
 
 def _alone(*shapes: tuple[int, int]) -> tuple[tuple[Shape, Shape], ...]:
@@ -64,7 +67,8 @@ ZOOLOGY_RATES = (1e-4, 4.641589e-4, 2.154435e-3, 1e-2)
 BASED_RATES = (1e-3, 3.162278e-3, 1e-2, 3.162278e-2)
 """logspace(-3, -1.5, 4): the code published with Based; the paper gives none."""
 RANDOM = {"filler": "random"}
-"""Ids between pairs and questions: of the authors' code since October 2023, and of Based's Figures 2 and 3."""
+"""Ids between pairs and questions: of the authors' code since October 2023, and of Based's Figures
+2 and 3."""
 MIXED: tuple[Shape, Shape] = ((256, (4, 8, 16, 32, 64)), (1024, (4, 8, 16, 32, 64, 128, 256)))
 """Based, 3.1: trained on 256 ids with 4 to 64 pairs, tested on 1,024 with 4 to 256."""
 
@@ -75,16 +79,21 @@ _MAPS = {"taylor 16": ("taylor", 16), "taylor 24": ("taylor", 24)} | {
 
 PRESETS: Mapping[str, Preset] = {
     "cpu": Preset(
-        # about 20 minutes of one core: trained on 64 ids with 4 to 16 pairs, tested on 256 with 4 to 64
+        # about 20 minutes of one core: trained on 64 ids with 4 to 16 pairs, tested on 256 with 4
+        # to 64
         (((64, (4, 8, 16)), (256, (4, 8, 16, 32, 64))),),
         {
             "attention": Line("attention", widths=(16, 32)),
             "sliding_window": Line("sliding_window", {"window": (8, 32, 128)}),
             "linear_attention": Line("linear_attention", {"feature_dim": (4, 8, 16)}),
-            "linear_attention alone": Line("linear_attention", {"feature_dim": (4, 8, 16), "short_conv": (0,)}),
+            "linear_attention alone": Line(
+                "linear_attention",
+                {"feature_dim": (4, 8, 16), "short_conv": (0,)},
+            ),
             "window alone": Line("sliding_window", {"window": (16,), "short_conv": (0,)}),
             "linear_attention + window": Line(
-                "linear_attention+sliding_window", {"feature_dim": (4, 8, 16), "window": (16,), "short_conv": (0,)}
+                "linear_attention+sliding_window",
+                {"feature_dim": (4, 8, 16), "window": (16,), "short_conv": (0,)},
             ),
             "delta_net": Line("delta_net", widths=(16, 32)),
             "mamba": Line("mamba", {"state": (4, 16)}),
@@ -133,11 +142,19 @@ PRESETS: Mapping[str, Preset] = {
         (MIXED,),
         {
             "attention": Line("base_conv+attention", widths=(64, 128)),
-            "sliding_window": Line("base_conv+sliding_window", {"window": (8, 16, 32, 64, 128, 256, 512, 1024)}, widths=(128,)),
+            "sliding_window": Line(
+                "base_conv+sliding_window",
+                {"window": (8, 16, 32, 64, 128, 256, 512, 1024)},
+                widths=(128,),
+            ),
             "mamba": Line("mamba", {"state": (8, 16, 24)}),
             "h3": Line("h3"),
             "hyena": Line("hyena"),
-            "based": Line("base_conv+linear_attention", {"feature_dim": (8, 16, 24)}, widths=(48, 64, 128)),
+            "based": Line(
+                "base_conv+linear_attention",
+                {"feature_dim": (8, 16, 24)},
+                widths=(48, 64, 128),
+            ),
         },
         widths=(64, 128, 256),
         learning_rates=BASED_RATES,
@@ -150,7 +167,13 @@ PRESETS: Mapping[str, Preset] = {
     "based:3": Preset(
         # Based, Figure 3: feature maps of linear attention, at 256 pairs
         ((MIXED[0], (1024, (256,))),),
-        {name: Line("base_conv+linear_attention", {"feature_map": (how,), "feature_dim": (size,)}) for name, (how, size) in _MAPS.items()},
+        {
+            name: Line(
+                "base_conv+linear_attention",
+                {"feature_map": (how,), "feature_dim": (size,)},
+            )
+            for name, (how, size) in _MAPS.items()
+        },
         widths=(64, 128, 192, 256, 320, 384, 448, 512),
         learning_rates=BASED_RATES,
         test_examples=1_000,

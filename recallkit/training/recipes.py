@@ -1,4 +1,5 @@
-"""What `train` can be asked for by name: a preset of the papers, a zoo architecture, or a file; each with its recipe."""
+"""What `train` can be asked for by name: a preset of the papers, a zoo architecture, or a file;
+each with its recipe."""
 
 from __future__ import annotations
 
@@ -34,13 +35,25 @@ TABLES: Mapping[str, Recipe] = {
     "based:11": replace(PAPER, betas=(0.9, 0.99)),
     "based:12": replace(PAPER, betas=(0.9, 0.99)),
 }
-"""The tables whose recipe differs from `PAPER`; Zoology's table 4 has hybrids of Hyena, its table 2 those of BaseConv."""
+"""The tables whose recipe differs from `PAPER`; Zoology's table 4 has hybrids of Hyena, its table 2
+those of BaseConv."""
 
 
 def zoo_recipe(rate: float) -> Recipe:
     """That of the shipped models, at a multiple of its learning rates (docs/zoo.md)."""
     adam = rate * 3e-3
-    return Recipe(adam, 0.02 * adam, 50, "linear", 0.4, weight_decay=0.0, clip=0.0, batch=4, muon=rate * 0.02, lists=True)
+    return Recipe(
+        adam,
+        0.02 * adam,
+        50,
+        "linear",
+        0.4,
+        weight_decay=0.0,
+        clip=0.0,
+        batch=4,
+        muon=rate * 0.02,
+        lists=True,
+    )
 
 
 ZOO_RATES = {"attention": 2.0, "rwkv": 2.0, "mamba": 0.5, "hyena": 0.5, "base-conv": 0.25}
@@ -48,7 +61,8 @@ ZOO_RATES = {"attention": 2.0, "rwkv": 2.0, "mamba": 0.5, "hyena": 0.5, "base-co
 
 
 class Trained(NamedTuple):
-    """A model to train: its config, whose vocabulary is the tokenizer's in the end, its recipe and its sequences."""
+    """A model to train: its config, whose vocabulary is the tokenizer's in the end, its recipe and
+    its sequences."""
 
     name: str
     config: ArchitectureConfig
@@ -57,16 +71,26 @@ class Trained(NamedTuple):
 
 
 def find(model: str, asked: TextTrainingOptions) -> Trained:
-    """`zoo:NAME`, a preset, or a .toml file with tables model and recipe; the recipe is changed by what is asked for.
+    """`zoo:NAME`, a preset, or a .toml file with tables model and recipe; the recipe is changed by
+    what is asked for.
 
     Raises UserError for an unknown name, and for a file that is not such a table.
     """
     found = _found(model, asked.seq_len)
-    recipe = replace(found.recipe, batch=asked.batch or found.recipe.batch, lists=found.recipe.lists and not asked.no_lists)
+    recipe = replace(
+        found.recipe,
+        batch=asked.batch or found.recipe.batch,
+        lists=found.recipe.lists and not asked.no_lists,
+    )
     if (rates := asked.learning_rates) is not None:
         rate = rates[0] if isinstance(rates, Sequence) else rates
         scale = rate / recipe.learning_rate
-        recipe = replace(recipe, learning_rate=rate, lowest=recipe.lowest * scale, muon=recipe.muon * scale)
+        recipe = replace(
+            recipe,
+            learning_rate=rate,
+            lowest=recipe.lowest * scale,
+            muon=recipe.muon * scale,
+        )
     return found._replace(recipe=recipe)
 
 
@@ -75,7 +99,12 @@ def _found(model: str, seq_len: int | None) -> Trained:
         return _read(Path(model), seq_len or config.SEQ_LEN)
     if model.startswith(zoo.PREFIX):
         name, length = model.removeprefix(zoo.PREFIX), seq_len or zoo.CONTEXT
-        return Trained(model, zoo.architecture(name, context=length), zoo_recipe(ZOO_RATES.get(name, 1.0)), length)
+        return Trained(
+            model,
+            zoo.architecture(name, context=length),
+            zoo_recipe(ZOO_RATES.get(name, 1.0)),
+            length,
+        )
     if not difflib.get_close_matches(model, presets.PRESETS, n=1):  # too many to list
         remedy = "give one of `recallkit models --presets`, zoo:NAME or a .toml file"
         raise UserError("no such preset", where=model, remedy=remedy)
@@ -85,7 +114,8 @@ def _found(model: str, seq_len: int | None) -> Trained:
 
 
 def _read(path: Path, seq_len: int) -> Trained:
-    """Example: [model] d_model = 256, layers = [{mixer = "mamba"}, {mixer = "attention"}]; [recipe] batch = 16."""
+    """Example: [model] d_model = 256, layers = [{mixer = "mamba"}, {mixer = "attention"}]; [recipe]
+    batch = 16."""
     remedy = "give it a table model, as config.json has it (docs/train.md), and a table recipe, if any"
     try:
         given: dict[str, Any] = tomllib.loads(read_file(path).decode())

@@ -1,4 +1,5 @@
-"""The runs of a sweep: each a model, a task and a learning rate, as a preset and a user's choices have them."""
+"""The runs of a sweep: each a model, a task and a learning rate, as a preset and a user's choices
+have them."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from recallkit.errors import UsageError, UserError
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.mixers import MIXERS, options_of
 from recallkit.storage import artifacts
-from recallkit.synthetic.tasks import identify_task, make_examples, options_of_task, task_of, value_of
+from recallkit.synthetic.tasks import (
+    identify_task,
+    make_examples,
+    options_of_task,
+    task_of,
+    value_of,
+)
 from recallkit.training.presets import AS_WIDE, PRESETS, Line
 
 if TYPE_CHECKING:
@@ -26,7 +33,8 @@ TAPS = 3
 
 
 class Part(NamedTuple):
-    """A set of examples of one shape: ids of a sequence, key-value pairs in it, number of examples."""
+    """A set of examples of one shape: ids of a sequence, key-value pairs in it, number of
+    examples."""
 
     length: int
     pairs: int
@@ -34,7 +42,8 @@ class Part(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What is trained on, and what it is tested on: a task of `recallkit.synthetic`, its shapes and its options."""
+    """What is trained on, and what it is tested on: a task of `recallkit.synthetic`, its shapes and
+    its options."""
 
     name: str
     training: tuple[Part, ...]
@@ -52,7 +61,8 @@ class Task(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Everything that determines an outcome; and how the model is called: the line of the figure, and its options as text."""
+    """Everything that determines an outcome; and how the model is called: the line of the figure,
+    and its options as text."""
 
     line: str
     size: str
@@ -65,8 +75,13 @@ class Run(NamedTuple):
     seed: int
 
     def identity(self) -> dict[str, Any]:
-        """All choices as JSON, without the names: a run belongs to every sweep that has it. Of functions and plug-ins, their code."""
-        task = {**self.task._asdict(), "name": identify_task(self.task.name), "options": dict(self.task.options)}
+        """All choices as JSON, without the names: a run belongs to every sweep that has it. Of
+        functions and plug-ins, their code."""
+        task = {
+            **self.task._asdict(),
+            "name": identify_task(self.task.name),
+            "options": dict(self.task.options),
+        }
         chosen = {name: getattr(self, name) for name in ("learning_rate", "batch", "steps", "measured_every", "seed")}
         return {"config": self.config.identity(), "task": task, **chosen}
 
@@ -77,12 +92,17 @@ class Run(NamedTuple):
 
 
 def runs_of(name: str, task: str, choices: SweepOptions) -> list[Run]:
-    """The runs of a preset on a task, changed by the choices: grouped by task, the learning rates of a model next to each other.
+    """The runs of a preset on a task, changed by the choices: grouped by task, the learning rates
+    of a model next to each other.
 
-    `task`: a name, and its options after commas. Raises UserError for names that there are not, and for sizes that do not fit together.
+    `task`: a name, and its options after commas. Raises UserError for names that there are not, and
+    for sizes that do not fit together.
     """
     chosen = {name: getattr(choices, name) for name in ("examples", "test_examples", "vocab", "steps", "batch", "layers")}
-    preset = replace(PRESETS[name], **{name: value for name, value in chosen.items() if value is not None})
+    preset = replace(
+        PRESETS[name],
+        **{name: value for name, value in chosen.items() if value is not None},
+    )
     given: Any = choices.learning_rates
     swept, rates = _options(names(choices.mixer_options)), numbers(given) or preset.learning_rates
     found: dict[str, Run] = {}
@@ -92,17 +112,35 @@ def runs_of(name: str, task: str, choices: SweepOptions) -> list[Run]:
         for label in names(choices.mixers) or preset.lines:
             line = preset.lines.get(label, Line(label))
             known = {option for mixer in line.mixers.split("+") for option in _known(mixer)}
-            options = {**line.options, **{option: values for option, values in swept.items() if option in known}}
+            options = {
+                **line.options,
+                **{option: values for option, values in swept.items() if option in known},
+            }
             used |= options.keys()
-            for width, *values in itertools.product(numbers(choices.widths) or line.widths or preset.widths, *options.values()):
+            for width, *values in itertools.product(
+                numbers(choices.widths) or line.widths or preset.widths,
+                *options.values(),
+            ):
                 sizes = {option: width if value == AS_WIDE else value for option, value in zip(options, values, strict=True)}
                 size = ", ".join(f"{option} {value}" for option, value in sizes.items())
                 config = _config(line.mixers.split("+"), sizes, width, preset, made)
                 for rate in rates:
-                    run = Run(label, size, config, made, rate, *_steps(preset, made, width), choices.seed)
+                    run = Run(
+                        label,
+                        size,
+                        config,
+                        made,
+                        rate,
+                        *_steps(preset, made, width),
+                        choices.seed,
+                    )
                     found.setdefault(run.digest, run)
     if unused := sorted(swept.keys() - used):
-        raise UsageError(f"none of these mixers has the option {unused[0]}", where="--mixer-options", remedy="leave it out")
+        raise UsageError(
+            f"none of these mixers has the option {unused[0]}",
+            where="--mixer-options",
+            remedy="leave it out",
+        )
     return list(found.values())
 
 
@@ -114,15 +152,21 @@ def _options(words: Sequence[str]) -> dict[str, list[Any]]:
         named, _, value = word.rpartition("=")
         option = named or option
         if not option or not value:
-            raise UsageError(f"{word!r} is not the value of an option", where="--mixer-options", remedy="write feature_dim=4,8,window=16")
+            raise UsageError(
+                f"{word!r} is not the value of an option",
+                where="--mixer-options",
+                remedy="write feature_dim=4,8,window=16",
+            )
         found.setdefault(option, []).append(value_of(value))
     return found
 
 
 def _task(preset: Preset, named: str, choices: SweepOptions, training: Shape, test: Shape) -> Task:
-    """What is trained on and tested on, each number of pairs with an equal part of the examples. One of each is made, to see if it fits.
+    """What is trained on and tested on, each number of pairs with an equal part of the examples.
+    One of each is made, to see if it fits.
 
-    A length or pairs that are chosen for training alone apply to the tests, too, where both are equal in the preset.
+    A length or pairs that are chosen for training alone apply to the tests, too, where both are
+    equal in the preset.
     """
     name, options = task_of(named)
     options = {option: value for option, value in preset.options.items() if option in options_of_task(name)} | options
@@ -132,23 +176,43 @@ def _task(preset: Preset, named: str, choices: SweepOptions, training: Shape, te
 
     def parts(length: int, pairs: Sequence[int], where: str, examples: int) -> tuple[Part, ...]:
         if examples < len(pairs):
-            raise UsageError(f"fewer than {len(pairs)} numbers of pairs", where=where, remedy="give more")
+            raise UsageError(
+                f"fewer than {len(pairs)} numbers of pairs",
+                where=where,
+                remedy="give more",
+            )
         for number in pairs:
-            make_examples(name, num=1, length=length, pairs=number, vocab=preset.vocab, seed=0, **options)
+            make_examples(
+                name,
+                num=1,
+                length=length,
+                pairs=number,
+                vocab=preset.vocab,
+                seed=0,
+                **options,
+            )
         return tuple(Part(length, number, examples // len(pairs)) for number in pairs)
 
-    made = parts(*trained, "--examples", preset.examples), parts(*tested, "--test-examples", preset.test_examples)
+    made = (
+        parts(*trained, "--examples", preset.examples),
+        parts(*tested, "--test-examples", preset.test_examples),
+    )
     return Task(name, *made, preset.vocab, tuple(sorted(options.items())), choices.seed)
 
 
 def _steps(preset: Preset, task: Task, width: int) -> tuple[int, int, int]:
-    """Sequences a step, steps, and after how many of these accuracy is measured: each epoch, or each eighth of the steps."""
+    """Sequences a step, steps, and after how many of these accuracy is measured: each epoch, or
+    each eighth of the steps."""
     # Zoology, E.2: 8 where the length or the width is 512 or more, 16 from 256 on, else 64.
     largest = max(width, *(part.length for part in task.training))
     batch = preset.batch or (8 if largest >= 512 else 16 if largest >= 256 else 64)
     fewest = min(part.examples for part in task.training)
     if batch > fewest:
-        raise UsageError(f"{batch:,} is more than the {fewest:,} examples per number of pairs", where="--batch", remedy="give fewer")
+        raise UsageError(
+            f"{batch:,} is more than the {fewest:,} examples per number of pairs",
+            where="--batch",
+            remedy="give fewer",
+        )
     epoch = sum(part.examples // batch for part in task.training)
     steps = preset.steps or preset.epochs * epoch
     return batch, steps, min(epoch, max(1, steps // 8))
@@ -159,8 +223,15 @@ def _known(mixer: str) -> dict[str, str]:
     return options_of(registry.resolve(MIXERS, mixer, "mixer"))
 
 
-def _config(mixers: Sequence[str], options: Mapping[str, Any], width: int, preset: Preset, task: Task) -> ArchitectureConfig:
-    """A model: per layer a mixer and an MLP (Zoology, E.2), or mixers alone. Raises UserError where its sizes are incompatible.
+def _config(
+    mixers: Sequence[str],
+    options: Mapping[str, Any],
+    width: int,
+    preset: Preset,
+    task: Task,
+) -> ArchitectureConfig:
+    """A model: per layer a mixer and an MLP (Zoology, E.2), or mixers alone. Raises UserError where
+    its sizes are incompatible.
 
     Attention has positions unless a short convolution or a BaseConv comes before it.
     """
@@ -169,19 +240,33 @@ def _config(mixers: Sequence[str], options: Mapping[str, Any], width: int, prese
     positions = "none" if taps or "base_conv" in mixers else preset.positions
     is_learned = positions == "learned" and any(map(_has_positions, mixers))
     more: dict[str, Any] = {"positions": "learned", "max_length": length} if is_learned else {}
-    layers = tuple(_layers(mixers, {"short_conv": taps, **options}, width, preset.layers, positions, length))
+    layers = tuple(
+        _layers(mixers, {"short_conv": taps, **options}, width, preset.layers, positions, length),
+    )
     try:
-        return ArchitectureConfig(task.vocab, width, layers, mlp="swiglu" if preset.mlp else "none", **more)
+        return ArchitectureConfig(
+            task.vocab,
+            width,
+            layers,
+            mlp="swiglu" if preset.mlp else "none",
+            **more,
+        )
     except ValueError as error:
         raise UserError(str(error), where=f"width {width}", remedy="choose other sizes") from error
 
 
 def _layers(
-    mixers: Sequence[str], options: Mapping[str, Any], width: int, number: int, positions: str, length: int
+    mixers: Sequence[str],
+    options: Mapping[str, Any],
+    width: int,
+    number: int,
+    positions: str,
+    length: int,
 ) -> Iterator[LayerConfig]:
     """Softmax and linear attention have one head, as in Zoology (E.2).
 
-    A BaseConv has a short filter in the first layer and every other one, as in Zoology's code, else one as long as the sequence.
+    A BaseConv has a short filter in the first layer and every other one, as in Zoology's code, else
+    one as long as the sequence.
     """
     for place in range(number):
         mixer = mixers[place % len(mixers)]
@@ -189,11 +274,19 @@ def _layers(
             yield LayerConfig(mixer, {"filter": "short", "kernel": TAPS})
             continue
         known = _known(mixer)
-        usual: dict[str, Any] = {"num_heads": 1, "layer": place, "num_layers": number, "head_size": min(64, width)}
+        usual: dict[str, Any] = {
+            "num_heads": 1,
+            "layer": place,
+            "num_layers": number,
+            "head_size": min(64, width),
+        }
         usual |= {"rope_fraction": 0.0} if positions != "rotary" and _has_positions(mixer) else {}
         usual |= {"max_length": length} if known.get("max_length") == "int" or options.get("feature_map") == "cosformer" else {}
         usual |= {"state": width // 4} if mixer == "h3" else {}
-        yield LayerConfig(mixer, {name: value for name, value in {**usual, **options}.items() if name in known})
+        yield LayerConfig(
+            mixer,
+            {name: value for name, value in {**usual, **options}.items() if name in known},
+        )
 
 
 def _has_positions(mixer: str) -> bool:

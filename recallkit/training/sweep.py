@@ -1,4 +1,5 @@
-"""A sweep: every run that is not done yet is trained, in one process or several, and the tables of all are written.
+"""A sweep: every run that is not done yet is trained, in one process or several, and the tables of
+all are written.
 
 A run's outcome is a file of its own, so that a sweep can be stopped at any time.
 """
@@ -48,7 +49,8 @@ STOP_ABOVE = 0.99
 class Sweep:
     """A sweep and where it is written: `out`/runs has a file per run, `out`/sweeps/NAME its tables.
 
-    It is the job of `recallkit.parallel` whose items are indices of `runs`, each on a GPU of its own if there is one.
+    It is the job of `recallkit.parallel` whose items are indices of `runs`, each on a GPU of its
+    own if there is one.
     """
 
     preset: str
@@ -74,36 +76,63 @@ class Sweep:
         return {"preset": self.preset, "runs": [run.identity() for run in self.runs]}
 
     def train(self, *, workers: int = 1, force: bool = False) -> TradeoffTables:
-        """Trains what is missing and writes the tables. Raises UserError for what a user can correct."""
+        """Trains what is missing and writes the tables. Raises UserError for what a user can
+        correct."""
         question = Question("tradeoff", TradeoffTables, self.folder, self._identity())
         question.result.check_replaceable()
         if force:
             paths = [self._file(run) for run in self.runs]
-            artifacts.check_addable(self.out / "runs" / artifacts.MANIFEST, [path.name for path in paths], "a run")
+            artifacts.check_addable(
+                self.out / "runs" / artifacts.MANIFEST,
+                [path.name for path in paths],
+                "a run",
+            )
             for path in paths:
                 path.unlink(missing_ok=True)
         timings = Timings()
         if missing := [place for place, run in enumerate(self.runs) if self.outcome(run) is None]:
             choose_device(self.device)
             for run in {(str(run.config), run.task): run for run in (self.runs[place] for place in missing)}.values():
-                _check_questions(made_model(run.seed, run.config).prefix, run.task)  # what does not fit is said before hours of work
+                _check_questions(
+                    made_model(run.seed, run.config).prefix,
+                    run.task,
+                )  # what does not fit is said before hours of work
             total, left = (sum(self.runs[place].steps for place in places) for places in (range(len(self.runs)), missing))
             done = total - left
             if done:
-                events.note(f"{len(self.runs) - len(missing)} of {len(self.runs)} runs are done: resumes")
+                events.note(
+                    f"{len(self.runs) - len(missing)} of {len(self.runs)} runs are done: resumes",
+                )
             working = work(self, missing, workers=workers)
-            showing = progress(f"training {len(missing)} of {len(self.runs)} runs", total=total, unit="steps")
-            with timings.stage("training", resumed=done > 0) as stage, showing as show, contextlib.closing(working):
+            showing = progress(
+                f"training {len(missing)} of {len(self.runs)} runs",
+                total=total,
+                unit="steps",
+            )
+            with (
+                timings.stage("training", resumed=done > 0) as stage,
+                showing as show,
+                contextlib.closing(working),
+            ):
                 show(done)
                 for part in working:
                     done += part.num_tokens
                     show(done)
                 stage.amounts["steps"] = left
         else:
-            events.note(f"all {len(self.runs)} runs are in {self.out / 'runs'}: reused (--force makes them again)")
+            events.note(
+                f"all {len(self.runs)} runs are in {self.out / 'runs'}: reused (--force makes them again)",
+            )
         outcomes = [(run, self.outcome(run) or {}) for run in self.runs]
-        tables, machines = make_tables(outcomes), sorted({str(outcome["machine"]) for _, outcome in outcomes})
-        question.write(tables, {"task": self.task, "choices": dict(self.choices), "machines": machines}, timings)
+        tables, machines = (
+            make_tables(outcomes),
+            sorted({str(outcome["machine"]) for _, outcome in outcomes}),
+        )
+        question.write(
+            tables,
+            {"task": self.task, "choices": dict(self.choices), "machines": machines},
+            timings,
+        )
         return tables
 
     @property
@@ -118,7 +147,8 @@ class Sweep:
         return self
 
     def run(self, items: Sequence[int]) -> Iterator[Done]:
-        """Trains runs one after the other; reports steps at each measurement, and a run as whole when its file is on disk."""
+        """Trains runs one after the other; reports steps at each measurement, and a run as whole
+        when its file is on disk."""
         for item in items:
             with _one_thread():
                 for steps in self.train_run(self.runs[item]):
@@ -126,7 +156,8 @@ class Sweep:
             yield Done(0)
 
     def train_run(self, run: Run) -> Iterator[int]:
-        """Trains a model and writes its outcome, whole or not at all; yields the steps done since the last time, in all `run.steps`.
+        """Trains a model and writes its outcome, whole or not at all; yields the steps done since
+        the last time, in all `run.steps`.
 
         A batch is of one set of examples; each epoch reads them in another order.
         """
@@ -138,7 +169,11 @@ class Sweep:
         trainer, curve = Trainer(model, recipe), []
         read = batches([len(some.ids) for some in training], run.batch, run.seed)
         for step, (part, rows) in zip(range(1, run.steps + 1), read, strict=False):
-            trainer.step(training[part].ids[rows], training[part].targets[rows], recipe.share(step - 1, run.steps))
+            trainer.step(
+                training[part].ids[rows],
+                training[part].targets[rows],
+                recipe.share(step - 1, run.steps),
+            )
             if step < run.steps and step % run.measured_every:
                 continue
             measured = [measure(model, some) for some in test]
@@ -180,43 +215,68 @@ class Sweep:
             return outcome
         except UserError as error:
             problem = "damaged, or not the outcome of this run"
-            raise UserError(problem, where=path, remedy="move it away: the same command makes it again") from error
+            raise UserError(
+                problem,
+                where=path,
+                remedy="move it away: the same command makes it again",
+            ) from error
 
 
-def plan_sweep(preset: str, task: str, choices: SweepOptions, out: Path, device: str = "auto") -> Sweep:
-    """The runs of a preset on a task with these choices. Raises UserError for names and sizes that there are not."""
+def plan_sweep(
+    preset: str,
+    task: str,
+    choices: SweepOptions,
+    out: Path,
+    device: str = "auto",
+) -> Sweep:
+    """The runs of a preset on a task with these choices. Raises UserError for names and sizes that
+    there are not."""
     kept = {name: value for name, value in choices.not_usual().items() if name in parameters_of(SweepOptions)}
     return Sweep(preset, task, runs_of(preset, task, choices), out, device, kept)
 
 
 @functools.lru_cache(maxsize=1)
 def examples_of(task: Task) -> tuple[list[Examples], list[Examples]]:
-    """Training and test examples, made once for a task, each set with draws of its own. Raises UserError for what does not fit."""
+    """Training and test examples, made once for a task, each set with draws of its own. Raises
+    UserError for what does not fit."""
     made: list[Examples] = []
     parts = (*task.training, *task.test)
     for place, part in enumerate(parts):
         again = sum(other[:2] == part[:2] for other in parts[:place])
-        # A seed for each shape, and where it comes again, as in a test on what was trained; torch takes its lowest 32 bits.
+        # A seed for each shape, and where it comes again, as in a test on what was trained; torch
+        # takes its lowest 32 bits.
         seed = ((part.length << 16) + part.pairs + 0x9E3779B1 * (2 * task.seed + again)) % (1 << 32)
-        shape = {"num": part.examples, "length": part.length, "pairs": part.pairs, "vocab": task.vocab}
+        shape = {
+            "num": part.examples,
+            "length": part.length,
+            "pairs": part.pairs,
+            "vocab": task.vocab,
+        }
         made.append(make_examples(task.name, **shape, seed=seed, **dict(task.options)))
     return made[: len(task.training)], made[len(task.training) :]
 
 
 def _check_questions(prefix: int, task: Task) -> None:
-    """Raises UserError where a question is in a prefix, of which a model has seen what follows it."""
+    """Raises UserError where a question is in a prefix, of which a model has seen what follows
+    it."""
     if not prefix:
         return
     first = 1 + min(int((some.targets != NOT_ASKED).nonzero()[:, 1].min()) for sets in examples_of(task) for some in sets)
     if prefix > first:
         problem = f"a question is at id {first:,} of the prefix, where the model has seen what follows"
-        raise UserError(problem, where=f"prefix {prefix:,}", remedy=f"give prefix={first} or less to --mixer-options")
+        raise UserError(
+            problem,
+            where=f"prefix {prefix:,}",
+            remedy=f"give prefix={first} or less to --mixer-options",
+        )
 
 
 def by_distance(right: torch.Tensor, test: Examples) -> list[tuple[int, int, int]]:
-    """Of each bucket its largest distance, a power of two, the number of questions, and how many are right (q,), as `measure` says.
+    """Of each bucket its largest distance, a power of two, the number of questions, and how many
+    are right (q,), as `measure` says.
 
-    Distances are those of `mqar`: the ids from where an answer stands to where it is to be given, behind its question.
+    Distances are those of `mqar`: the ids from where an answer stands to where it is to be given,
+    behind its question.
     """
     distances = 1 + test.distances[test.targets != NOT_ASKED]
     powers = torch.frexp(distances - 0.5).exponent  # 1, 2, 3, 4, 5 -> 0, 1, 2, 2, 3
@@ -226,7 +286,8 @@ def by_distance(right: torch.Tensor, test: Examples) -> list[tuple[int, int, int
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """One CPU thread: small models gain nothing from more, and sums in the last bit would depend on their number."""
+    """One CPU thread: small models gain nothing from more, and sums in the last bit would depend on
+    their number."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

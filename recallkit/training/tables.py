@@ -1,4 +1,5 @@
-"""Tables of a training on text, which is its curve, and of a sweep: models at their best rate, all rates, pairs, distances."""
+"""Tables of a training on text, which is its curve, and of a sweep: models at their best rate, all
+rates, pairs, distances."""
 
 from __future__ import annotations
 
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
 class TradeoffTables(Shown):
     """A sweep of models trained on a synthetic task.
 
-    `tradeoff`: a row per model and task, at the best of its learning rates. `accuracy` and `loss_nats` are means over the tests, each of
-    which counts the same; `state_bytes` are of float32 after the longest test sequence; `at_edge`: whether a rate at the end of those
-    tried is the best; `pareto`: whether no model of the task is more accurate with as small a state, or as accurate with a smaller one.
-    `by_rate`: a row per run. `by_distance`: a row per model, task, test and bucket, at the best rate: `low`..`high` ids from where an
-    answer stands to where it is asked for, both included.
+    `tradeoff`: a row per model and task, at the best of its learning rates. `accuracy` and
+    `loss_nats` are means over the tests, each of which counts the same; `state_bytes` are of
+    float32 after the longest test sequence; `at_edge`: whether a rate at the end of those tried is
+    the best; `pareto`: whether no model of the task is more accurate with as small a state, or as
+    accurate with a smaller one. `by_rate`: a row per run. `by_distance`: a row per model, task,
+    test and bucket, at the best rate: `low`..`high` ids from where an answer stands to where it is
+    asked for, both included.
     """
 
     tradeoff: pl.DataFrame
@@ -39,10 +42,12 @@ class TradeoffTables(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TrainingTables(Shown):
-    """A model trained on text. `training`: a row per point of the curve; `loss_nats` is the mean over the steps since the point before.
+    """A model trained on text. `training`: a row per point of the curve; `loss_nats` is the mean
+    over the steps since the point before.
 
-    Every window of text is read once, so the loss is that of text which the model has not read yet. `lists_4`, `lists_16`: accuracy on
-    test lists of so many pairs, of models that are trained on lists, too.
+    Every window of text is read once, so the loss is that of text which the model has not read yet.
+    `lists_4`, `lists_16`: accuracy on test lists of so many pairs, of models that are trained on
+    lists, too.
     """
 
     training: pl.DataFrame
@@ -52,25 +57,42 @@ def make_tables(runs: Sequence[Done]) -> TradeoffTables:
     """The tables of runs and their outcomes, in the order of the runs."""
     groups: dict[Any, list[Done]] = {}
     for run, found in runs:
-        groups.setdefault((run.task, run.line, run.config.d_model, run.size), []).append((run, found))
+        groups.setdefault((run.task, run.line, run.config.d_model, run.size), []).append(
+            (run, found),
+        )
     made: dict[str, list[dict[str, Any]]] = {name: [] for name in ("tradeoff", "by_rate", "by_distance")}
     for of_model in groups.values():
         best = max(of_model, key=_goodness)
         (run, found), rates = best, [other.learning_rate for other, _ in of_model]
-        made["tradeoff"].append({**_row(best), "at_edge": len(rates) > 1 and run.learning_rate in (min(rates), max(rates))})
+        made["tradeoff"].append(
+            {
+                **_row(best),
+                "at_edge": len(rates) > 1 and run.learning_rate in (min(rates), max(rates)),
+            },
+        )
         made["by_rate"] += [{**_row(other), "best": other is best} for other in of_model]
         for part, buckets in zip(run.task.test, found["by_distance"], strict=True):
             for high, asked, right in buckets:  # up to 1, 2, 3 to 4, 5 to 8 ...
-                near = {"length": part.length, "pairs": part.pairs, "low": high // 2 + 1 if high > 1 else 1, "high": high}
-                made["by_distance"].append({**_row(best), **near, "num_queries": asked, "accuracy": right / asked})
+                near = {
+                    "length": part.length,
+                    "pairs": part.pairs,
+                    "low": high // 2 + 1 if high > 1 else 1,
+                    "high": high,
+                }
+                made["by_distance"].append(
+                    {**_row(best), **near, "num_queries": asked, "accuracy": right / asked},
+                )
     for row in made["tradeoff"]:
         of_task = [other for other in made["tradeoff"] if other["task"] == row["task"]]
         row["pareto"] = on_front(of_task, "state_bytes", "accuracy")[of_task.index(row)]
-    return TradeoffTables(**{name: schemas.frame_of(f"tradeoff/{name}", rows) for name, rows in made.items()})
+    return TradeoffTables(
+        **{name: schemas.frame_of(f"tradeoff/{name}", rows) for name, rows in made.items()},
+    )
 
 
 def _goodness(done: Done) -> tuple[float, float]:
-    """A run's accuracy; among equals the lower loss is better, and one that is not a number the worst."""
+    """A run's accuracy; among equals the lower loss is better, and one that is not a number the
+    worst."""
     loss = done[1]["loss_nats"]
     return done[1]["accuracy"], -loss if math.isfinite(loss) else -math.inf
 
@@ -78,6 +100,11 @@ def _goodness(done: Done) -> tuple[float, float]:
 def _row(done: Done) -> dict[str, Any]:
     """A run's columns in the tables."""
     run, found = done
-    named = {"task": run.task.shown, "model": run.line, "width": run.config.d_model, "size": run.size}
+    named = {
+        "task": run.task.shown,
+        "model": run.line,
+        "width": run.config.d_model,
+        "size": run.size,
+    }
     facts = {name: found[name] for name in ("parameters", "state_bytes", "num_steps", "accuracy", "loss_nats")}
     return {**named, "learning_rate": run.learning_rate, "batch": run.batch, **facts}

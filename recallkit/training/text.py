@@ -1,4 +1,5 @@
-"""A model trained on text: windows that are read once each, in an order of the seed; checkpoints; a curve; resumed where it was saved."""
+"""A model trained on text: windows that are read once each, in an order of the seed; checkpoints; a
+curve; resumed where it was saved."""
 
 from __future__ import annotations
 
@@ -59,11 +60,19 @@ _CHECKPOINT = (TOKENIZER_FILE, zoo.CONFIG, zoo.WEIGHTS)
 
 
 def train_text(
-    model: str, text: TextOptions, asked: TextTrainingOptions, out: Path, *, device: str = "auto", force: bool = False
+    model: str,
+    text: TextOptions,
+    asked: TextTrainingOptions,
+    out: Path,
+    *,
+    device: str = "auto",
+    force: bool = False,
 ) -> TrainingTables:
-    """Trains the model of that name, or resumes; writes checkpoints `out`/checkpoint-STEP and the curve.
+    """Trains the model of that name, or resumes; writes checkpoints `out`/checkpoint-STEP and the
+    curve.
 
-    Under torchrun every process calls it, and the first one writes. Raises UserError for what a user can correct.
+    Under torchrun every process calls it, and the first one writes. Raises UserError for what a
+    user can correct.
     """
     found = recipes.find(model, asked)
     given = {each.name: getattr(text, each.name) for each in fields(TextOptions) if each.init}
@@ -82,31 +91,52 @@ def train_text(
     result = question.result
     finished, every = result.finished(), amount(asked.checkpoint_every)
     if finished and every not in (None, finished["asked"].get("checkpoint_every")):
-        problem, remedy = "the run is finished, and was not asked for these", "leave it out, or train again with --force"
+        problem, remedy = (
+            "the run is finished, and was not asked for these",
+            "leave it out, or train again with --force",
+        )
         raise UserError(problem, where=f"--checkpoint-every {every:,}", remedy=remedy)
     if result.reused() is None:
         timings = Timings()
         with result.journal() if is_first() else contextlib.nullcontext() as journal:
-            run = _Run(found, asked, opened, out, chosen, result.journal().part, journal, force=force)
+            run = _Run(
+                found,
+                asked,
+                opened,
+                out,
+                chosen,
+                result.journal().part,
+                journal,
+                force=force,
+            )
             with timings.stage("training", resumed=run.step > 0) as stage, memory_errors():
                 stage.amounts["tokens"] = run.train()
             if journal is not None:
                 facts = {
-                    "asked": {"model": model, "tokenizer": text.tokenizer and str(text.tokenizer), "checkpoint_every": every},
+                    "asked": {
+                        "model": model,
+                        "tokenizer": text.tokenizer and str(text.tokenizer),
+                        "checkpoint_every": every,
+                    },
                     "names": opened.names(),
                     "parameters": run.trainer.model.num_parameters(),
                     "num_steps": run.num_steps,
                     "tokens": run.tokens(run.num_steps),
                     "machine": describe_device(chosen),
                 }
-                question.write(TrainingTables(schemas.frame_of("training/training", run.curve)), facts, timings)
+                question.write(
+                    TrainingTables(schemas.frame_of("training/training", run.curve)),
+                    facts,
+                    timings,
+                )
                 journal.finish()
     leave_processes()
     return TrainingTables(schemas.read_frame(result.path))
 
 
 def _write_windows(opened: OpenText, seq_len: int, path: Path) -> None:
-    """Writes the packed text, (n, seq_len + 1) ids in the order of the text; windows share the id at which one ends and the next begins."""
+    """Writes the packed text, (n, seq_len + 1) ids in the order of the text; windows share the id
+    at which one ends and the next begins."""
     blocks = pack_sequences(
         opened.encoded(Position()),
         end_token_id=opened.tokenizer.end_token_id,
@@ -115,7 +145,11 @@ def _write_windows(opened: OpenText, seq_len: int, path: Path) -> None:
         limit_predictions=opened.options.most_tokens,
     )
     done = 0
-    with artifacts.replacing(path) as temporary, temporary.open("wb") as file, progress("packing", total=opened.most_tokens) as show:
+    with (
+        artifacts.replacing(path) as temporary,
+        temporary.open("wb") as file,
+        progress("packing", total=opened.most_tokens) as show,
+    ):
         for block in blocks:
             whole = len(block.ids) - len(block.ids) % (seq_len + 1)  # the last window may be shorter
             file.write(block.ids[:whole].astype(_dtype(opened)).tobytes())
@@ -138,7 +172,8 @@ def _dtype(opened: OpenText) -> type:
 
 
 class _Run:
-    """A training in progress: its step, its curve. Only the first process has a `journal`, and writes."""
+    """A training in progress: its step, its curve. Only the first process has a `journal`, and
+    writes."""
 
     def __init__(
         self,
@@ -152,8 +187,15 @@ class _Run:
         *,
         force: bool,
     ) -> None:
-        """Packs the text and makes the model, or restores what an interrupted run has saved. Raises UserError."""
-        self.found, self.asked, self.opened, self.out, self.journal = found, asked, opened, out, journal
+        """Packs the text and makes the model, or restores what an interrupted run has saved. Raises
+        UserError."""
+        self.found, self.asked, self.opened, self.out, self.journal = (
+            found,
+            asked,
+            opened,
+            out,
+            journal,
+        )
         self.recipe, self.seq_len = found.recipe, found.seq_len
         if journal is not None and not journal.resumed:
             _write_windows(opened, self.seq_len, part(0))
@@ -163,7 +205,12 @@ class _Run:
         except (OSError, ValueError) as error:
             raise _damaged(part(0)) from error
         self.num_steps = self._num_steps()
-        self.trainer = Trainer(self._new_model(device), self.recipe, micro_batch=asked.micro_batch, is_compiled=asked.compiled)
+        self.trainer = Trainer(
+            self._new_model(device),
+            self.recipe,
+            micro_batch=asked.micro_batch,
+            is_compiled=asked.compiled,
+        )
         self.order = np.random.default_rng(asked.seed).permutation(len(self.windows))
         self.step, self.is_saved = 0, False
         self.curve: list[dict[str, Any]] = []
@@ -182,7 +229,8 @@ class _Run:
         return self.rows(step) * self.seq_len
 
     def _num_steps(self) -> int:
-        """As many steps as the windows allow. Raises UserError where they allow none, or where there is less text than was asked for."""
+        """As many steps as the windows allow. Raises UserError where they allow none, or where
+        there is less text than was asked for."""
         there, wanted = len(self.windows) * self.seq_len, amount(self.asked.tokens)
         if wanted is not None and there + self.seq_len <= wanted:
             remedy = f"give more text, or at most --tokens {there}"
@@ -192,21 +240,40 @@ class _Run:
             steps += 1
         if not steps:
             problem = f"{len(self.windows):,} sequences of {self.seq_len:,} are fewer than the {self.recipe.batch:,} of a step"
-            raise UserError(problem, where="--tokens", remedy="give more text, or a smaller --batch or --seq-len")
+            raise UserError(
+                problem,
+                where="--tokens",
+                remedy="give more text, or a smaller --batch or --seq-len",
+            )
         return steps
 
     def _new_model(self, device: torch.device) -> LanguageModel:
         """MLPs begin at zero, so that blocks begin as their mixers."""
         model = made_model(self.asked.seed, self.found.config)
         if model.max_length is not None and model.max_length < self.seq_len:
-            problem, remedy = f"it reads at most {model.max_length:,} ids", f"give --seq-len {model.max_length}"
-            raise UserError(problem, where=f"{self.found.name}, --seq-len {self.seq_len:,}", remedy=remedy)
+            problem, remedy = (
+                f"it reads at most {model.max_length:,} ids",
+                f"give --seq-len {model.max_length}",
+            )
+            raise UserError(
+                problem,
+                where=f"{self.found.name}, --seq-len {self.seq_len:,}",
+                remedy=remedy,
+            )
         if model.prefix:
             problem = f"it sees its first {model.prefix:,} ids before it predicts them"
-            raise UserError(problem, where=self.found.name, remedy="train it on questions after them: --task mqar (docs/train.md)")
+            raise UserError(
+                problem,
+                where=self.found.name,
+                remedy="train it on questions after them: --task mqar (docs/train.md)",
+            )
         if self.recipe.lists and (self.seq_len < lists.LENGTH or model.config.vocab_size <= lists.FIRST_IDS):
             remedy = "give --no-lists, or longer sequences and a larger vocabulary"
-            raise UserError(f"lists have {lists.LENGTH} ids, of {lists.FIRST_IDS + 1} at least", where=self.found.name, remedy=remedy)
+            raise UserError(
+                f"lists have {lists.LENGTH} ids, of {lists.FIRST_IDS + 1} at least",
+                where=self.found.name,
+                remedy=remedy,
+            )
         for block in model.blocks:
             if (down := getattr(block.mlp, "down", None)) is not None:
                 nn.init.zeros_(down.weight)
@@ -224,7 +291,12 @@ class _Run:
             self.trainer.restore(load_file(path))
         except Exception as error:
             raise _damaged(path) from error
-        self.step, self.curve, self.losses, self.is_saved = state["step"], state["curve"], state["losses"], True
+        self.step, self.curve, self.losses, self.is_saved = (
+            state["step"],
+            state["curve"],
+            state["losses"],
+            True,
+        )
         if self.journal is not None:
             self.journal.note_resumed(self.step, "steps")
 
@@ -236,7 +308,10 @@ class _Run:
             self._save()
         points = {max(1, round(self.num_steps * point / POINTS)) for point in range(1, POINTS + 1)}
         checkpoints = self._checkpoint_steps()
-        with progress(f"training {self.found.name}", total=self.tokens(self.num_steps)) as show, self._saved_if_interrupted():
+        with (
+            progress(f"training {self.found.name}", total=self.tokens(self.num_steps)) as show,
+            self._saved_if_interrupted(),
+        ):
             show(self.tokens(self.step))
             while self.step < self.num_steps:
                 self._make_step(is_point=self.step + 1 in points)
@@ -258,7 +333,9 @@ class _Run:
             raise
 
     def _make_step(self, *, is_point: bool) -> None:
-        torch.manual_seed(self.asked.seed + self.step)  # mixers that draw in training draw the same after a resumption
+        torch.manual_seed(
+            self.asked.seed + self.step,
+        )  # mixers that draw in training draw the same after a resumption
         ids, targets, num_lists = self._batch()
         share = self.recipe.share(self.step, self.num_steps)
         loss, _ = self.trainer.gradients(ids, targets)
@@ -267,7 +344,11 @@ class _Run:
             self.step += 1
             if not math.isfinite(loss):
                 remedy = "choose lower --learning-rates, and --force"
-                raise UserError(f"the loss is {loss} at step {self.step:,}", where=self.found.name, remedy=remedy)
+                raise UserError(
+                    f"the loss is {loss} at step {self.step:,}",
+                    where=self.found.name,
+                    remedy=remedy,
+                )
             if not num_lists:  # the curve is of text alone
                 self.losses.append(loss)
             if is_point and self.losses:
@@ -280,7 +361,10 @@ class _Run:
         accuracy = zip(lists.TEST_PAIRS, lists.accuracies(self.trainer), strict=True)
         shown = ", ".join(f"{share:.1%} of {pairs} pairs" for pairs, share in accuracy)
         events.note(f"{self.found.name} answers {shown} in lists")
-        self.trainer.optimisers = optimisers(self.trainer.model, self.recipe)  # text begins with new ones
+        self.trainer.optimisers = optimisers(
+            self.trainer.model,
+            self.recipe,
+        )  # text begins with new ones
 
     def _batch(self) -> tuple[Tensor, Tensor, int]:
         """The ids and targets of the step, and how many of its rows are lists."""
@@ -289,7 +373,13 @@ class _Run:
         ids, targets, num_lists = read[:, :-1], read[:, 1:], self.recipe.batch - len(rows)
         if num_lists:
             rng = np.random.default_rng([self.asked.seed, self.step])
-            made = lists.make_lists(rng, num_lists, self.seq_len, lists.PAIRS, lists.list_ids(self.found.config.vocab_size))
+            made = lists.make_lists(
+                rng,
+                num_lists,
+                self.seq_len,
+                lists.PAIRS,
+                lists.list_ids(self.found.config.vocab_size),
+            )
             ids, targets = torch.cat([ids, made[0]]), torch.cat([targets, made[1]])
         return ids, targets, num_lists
 
@@ -305,21 +395,31 @@ class _Run:
         }
         self.curve.append(point)
         if len(self.curve) % (POINTS // 5) == 0:
-            events.note(f"{self.found.name} after {point['tokens']:,} tokens: {point['loss_nats']:.3f} nats per token")
+            events.note(
+                f"{self.found.name} after {point['tokens']:,} tokens: {point['loss_nats']:.3f} nats per token",
+            )
         self.losses = []
 
     def _checkpoint_steps(self) -> set[int]:
         every = amount(self.asked.checkpoint_every)
         if every is None:
             return {self.num_steps}
-        return {*(step for step in range(1, self.num_steps) if self.tokens(step) // every > self.tokens(step - 1) // every), self.num_steps}
+        return {
+            *(step for step in range(1, self.num_steps) if self.tokens(step) // every > self.tokens(step - 1) // every),
+            self.num_steps,
+        }
 
     def _check_checkpoints(self, *, force: bool) -> None:
-        """Raises UserError where a checkpoint is in the way: an unchanged one of ours is replaced with `force` alone, another never."""
+        """Raises UserError where a checkpoint is in the way: an unchanged one of ours is replaced
+        with `force` alone, another never."""
         for step in sorted(self._checkpoint_steps()):
             folder = self.out / f"checkpoint-{step}"
             if folder.exists() and not force:
-                raise UserError("a checkpoint is there already", where=folder, remedy="choose another -o, or move it away")
+                raise UserError(
+                    "a checkpoint is there already",
+                    where=folder,
+                    remedy="choose another -o, or move it away",
+                )
             artifacts.check_addable(folder / artifacts.MANIFEST, _CHECKPOINT)
 
     def _write_checkpoint(self) -> None:
@@ -339,7 +439,9 @@ class _Run:
         number = self.journal.num_parts
         with events.held():
             _write_tensors(self.journal.part(number), self.trainer.state())
-            self.journal.commit({"step": self.step, "saved": number, "curve": self.curve, "losses": self.losses})
+            self.journal.commit(
+                {"step": self.step, "saved": number, "curve": self.curve, "losses": self.losses},
+            )
             if number > 1:
                 self.journal.part(number - 1).unlink(missing_ok=True)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import recallkit
 from recallkit.errors import UserError
 from recallkit.recall.prompts import split_query
-from recallkit.recall.rows import build_rows, chunks
+from recallkit.recall.building import build_rows, chunks
 from recallkit.recall.tasks import load_rows
 from recallkit.text.tokenizers import load_tokenizer
 
