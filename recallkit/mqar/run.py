@@ -8,7 +8,6 @@ of its own, so that others can be added later.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -51,42 +50,20 @@ BUILTIN = {"seq_len": 256, "pairs": (4, 8, 16, 32, 64), "samples": 50}
 
 
 def with_usual_size(options: MqarOptions, *, is_zoo: bool) -> MqarOptions:
-    """The options with the zoo's or the paper's size where none is given: of its numbers of pairs
-    those that the task can have, ascending.
+    """The options with the zoo's or the paper's size where none is chosen, numbers of pairs
+    ascending.
 
     Raises UserError for no numbers of pairs.
     """
-    given = {"seq_len": options.seq_len, "pairs": options.pairs, "samples": options.samples}
-    size: dict[str, Any] = (BUILTIN if is_zoo else PAPER) | {name: value for name, value in given.items() if value is not None}
+    size: dict[str, Any] = dict(BUILTIN if is_zoo else PAPER)
+    for name in size:
+        value = getattr(options, name)
+        if value is not None:
+            size[name] = value
     if not size["pairs"]:
-        raise UsageError(
-            "no number of pairs",
-            where="--pairs",
-            remedy="give one or more, such as 16,64",
-        )
-    pairs = sorted(size["pairs"])
-    sized = replace(options, **{**size, "pairs": pairs})
-    fitting = [number for number in pairs if _fits(sized, number)] if options.pairs is None and options.task != "mqar" else []
-    return replace(sized, pairs=fitting or pairs)
-
-
-def _fits(options: MqarOptions, pairs: int) -> bool:
-    """Whether sequences of this length, of a large vocabulary, can have so many pairs."""
-    from recallkit.synthetic.tasks import make_examples
-
-    task = task_of(options, pairs)
-    with contextlib.suppress(UserError):
-        make_examples(
-            task.name,
-            num=1,
-            length=options.length,
-            pairs=pairs,
-            vocab=1 << 16,
-            seed=0,
-            **task.options,
-        )
-        return True
-    return False
+        remedy = "give one or more, such as 16,64"
+        raise UsageError("no number of pairs", where="--pairs", remedy=remedy)
+    return replace(options, **{**size, "pairs": sorted(size["pairs"])})
 
 
 POWER = 0.01
@@ -102,16 +79,13 @@ def task_of(options: MqarOptions, pairs: int) -> MqarTask:
     from recallkit.mqar.sequences import MqarTask
     from recallkit.synthetic.tasks import options_of_task, task_of
 
-    name, given = task_of(options.task)
+    name, settings = task_of(options.task)
     if "power" in options_of_task(name):
-        given = {"power": POWER if options.power is None else options.power} | given
+        settings = {"power": POWER if options.power is None else options.power} | settings
     elif options.power is not None:
-        raise UsageError(
-            f"{name} has no power law of query positions",
-            where="--power",
-            remedy="leave it out",
-        )
-    return MqarTask(name, options.length, pairs, options.seed, given)
+        problem = f"{name} has no power law of query positions"
+        raise UsageError(problem, where="--power", remedy="leave it out")
+    return MqarTask(name, options.length, pairs, options.seed, settings)
 
 
 class MqarModel(EvaluatedModel):
@@ -123,11 +97,9 @@ class MqarModel(EvaluatedModel):
     def __init__(self, model: str | ModelSpec, options: MqarOptions) -> None:
         super().__init__(model, options, builtin.counts)
         if self.copies_text:
-            raise UserError(
-                "it reads text, and these are sequences of ids",
-                where=self.spec,
-                remedy="evaluate it with `recallkit eval-recall`",
-            )
+            problem = "it reads text, and these are sequences of ids"
+            remedy = "evaluate it with `recallkit eval-recall`"
+            raise UserError(problem, where=self.spec, remedy=remedy)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -144,12 +116,22 @@ class MqarModel(EvaluatedModel):
         one = make_sequences(task, self.vocabulary, 1).ids
         num_read = one.shape[1] - 1  # the last id is predicted and not read
         if most is not None and num_read > most:
-            problem = f"its context is {most:,} ids, but of a sequence of {task.length:,} it would read {num_read:,}"
-            raise UserError(
-                problem,
-                where=self.spec,
-                remedy=f"give --seq-len {task.length - num_read + most} or less",
-            )
+            sequence = f"of a sequence of {task.length:,} it would read {num_read:,}"
+            problem = f"its context is {most:,} ids, but {sequence}"
+            remedy = f"give --seq-len {task.length - num_read + most} or less"
+            raise UserError(problem, where=self.spec, remedy=remedy)
+
+    def facts_of_ids(self) -> dict[str, Any]:
+        """The fields of a manifest on the ids of its sequences."""
+        vocabulary = self.vocabulary
+        ids = {
+            "digest": vocabulary.digest(),
+            "num_ids": len(vocabulary.ids),
+            "filler": vocabulary.filler,
+            "filler_text": self.tokenizer.generated_text([vocabulary.filler]),
+            "prefix": self.prefix.token,
+        }
+        return {"tokenizer": self.tokenizer.describe(), "vocabulary": ids}
 
 
 def files_of(out: Path, model: str, length: int, pairs: int, task: str = "mqar") -> MqarFiles:
@@ -157,19 +139,18 @@ def files_of(out: Path, model: str, length: int, pairs: int, task: str = "mqar")
     from recallkit.mqar.tables import MqarFiles
 
     name = f"{artifacts.file_slug(task)}.length-{length}.pairs-{pairs}.parquet"
-    return MqarFiles(
-        *(out / kind / artifacts.file_slug(model) / name for kind in ("queries", "fillers")),
-    )
+    folder = artifacts.file_slug(model)
+    return MqarFiles(out / "queries" / folder / name, out / "fillers" / folder / name)
 
 
-def comparison_path(out: Path, models: Sequence[str], question: Mapping[str, Any]) -> Path:
+def comparison_path(out: Path, models: Sequence[str], identity: Mapping[str, Any]) -> Path:
     """The folder of the comparison of these models, such as
     `compared/mqar-length-256-attention-mamba`.
 
     Each question has a folder of its own.
     """
-    words = [f"{question['task']} length {question['length']}", *words_of(models)]
-    return folder_of(out / "compared", words, question)
+    words = [f"{identity['task']} length {identity['length']}", *words_of(models)]
+    return folder_of(out / "compared", words, identity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,67 +171,58 @@ class MqarPlan:
         from recallkit.mqar.tables import MqarFiles, MqarTables, compare_mqar
 
         models = list(self.models)
-        keys = [asked.key for asked in self.models.values()]
-        identity = {
-            "reference": keys[0],
-            "models": keys,
-            "pairs": list(self.pairs),
-            **_asked(self.options),
-        }
+        keys = [model.key for model in self.models.values()]
+        identity = {"reference": keys[0], "models": keys, "pairs": list(self.pairs)}
+        identity |= _settings(self.options)
         folder = comparison_path(self.out, models, identity)
         question = Question("mqar", MqarTables, folder, identity)
         question.result.check_replaceable()
         make_missing(self.models, self.queries, self._make)
-        timings = Timings()
-        for (model, pairs), queries in self.queries.items():
-            timings.keep(f"{model}, {pairs} pairs", queries.path.with_suffix(".json"), "evaluating")
+        files, timings = {}, Timings()
+        for (model, pairs), result in self.queries.items():
+            files[model, pairs] = MqarFiles(result.path, *result.others)
+            listing = result.path.with_suffix(".json")
+            timings.keep(f"{model}, {pairs} pairs", listing, "evaluating")
         with timings.stage("comparing"):
-            tables = compare_mqar(
-                {asked: MqarFiles(queries.path, *queries.others) for asked, queries in self.queries.items()},
-            )
-        facts = {
-            **identity,
-            "reference": models[0],
-            "models": models,
-            "of_models": self._ids_of_models(),
-        }
-        question.write(tables, facts, timings)
+            tables = compare_mqar(files)
+        facts = {"reference": models[0], "models": models, "of_models": self._ids_of_models()}
+        question.write(tables, {**identity, **facts}, timings)
         return tables, folder
 
     def _ids_of_models(self) -> dict[str, Any]:
         """The ids with which each model was tested."""
-        manifests = {model: artifacts.read_manifest(self.queries[model, self.pairs[0]].path) for model in self.models}
-        return {model: {"tokenizer": m["tokenizer"], "vocabulary": m["vocabulary"]} for model, m in manifests.items()}
+        ids = {}
+        for model in self.models:
+            manifest = artifacts.read_manifest(self.queries[model, self.pairs[0]].path)
+            ids[model] = {name: manifest[name] for name in ("tokenizer", "vocabulary")}
+        return ids
 
-    def _make(self, asked: MqarModel, pairs: int, result: Result) -> None:
+    def _make(self, model: MqarModel, pairs: int, result: Result) -> None:
         """Makes the two tables of one model and one number of pairs."""
         from recallkit.mqar.tables import MqarFiles, join_parts
 
-        options = self.options
-        task = task_of(options, pairs)
-        asked.check_sequences(task, asked.model.max_length)
-        with result.parts(batch_tokens=amount(options.batch_tokens), part="batch") as journal:
-            settled = journal.parts.settle(
-                "batch_tokens",
-                lambda: amount(options.batch_tokens) or _choose_batch(asked.model, options.length),
-            )
-            batch_tokens = int(settled)
-            timings = Timings()
-            parts = _make_parts(asked, task, journal, options.num_samples, batch_tokens, timings)
+        options, timings = self.options, Timings()
+        chosen, task = amount(options.batch_tokens), task_of(options, pairs)
+        model.check_sequences(task, model.model.max_length)
+
+        def propose() -> int:
+            return chosen or _choose_batch(model.model, options.length)
+
+        with result.parts(batch_tokens=chosen, part="batch") as journal:
+            batch_tokens = int(journal.parts.settle("batch_tokens", propose))
+            parts = _make_parts(model, task, journal, options.num_samples, batch_tokens, timings)
             manifest = {
                 **result.stamp(),
-                **_asked(options),
+                **_settings(options),
                 "pairs": pairs,
                 "batch_tokens": batch_tokens,
-                **_facts(asked),
+                "model": model.shown,
+                "source": model.spec,
+                **model.facts_of_ids(),
             }
             with result.writing(manifest, timings) as new:
-                join_parts(
-                    parts,
-                    pairs,
-                    MqarFiles(new / result.path.name, *result.others),
-                    manifest,
-                )
+                files = MqarFiles(new / result.path.name, *result.others)
+                join_parts(parts, pairs, files, manifest)
             journal.finish()
 
 
@@ -269,13 +241,18 @@ def plan_mqar(
     check_named_once("number of pairs", [str(number) for number in pairs])
     if options.num_samples * options.length > MOST_IDS:
         most = MOST_IDS // options.length
-        problem = f"{options.num_samples:,} sequences of {options.length:,} ids do not fit into memory at once"
-        raise UserError(problem, where="--samples", remedy=f"give --samples {most} or less")
-    asked = open_models(models, options, lambda spec: MqarModel(spec, options))
-    queries = {(name, number): _result(model, number, out, options) for name, model in asked.items() for number in pairs}
-    for model, number in missing_results(asked, queries):
-        asked[model].check_sequences(task_of(options, number), asked[model].facts.max_length)
-    return MqarPlan(asked, tuple(pairs), queries, out, options)
+        sequences = f"{options.num_samples:,} sequences of {options.length:,} ids"
+        problem, remedy = "do not fit into memory at once", f"give --samples {most} or less"
+        raise UserError(f"{sequences} {problem}", where="--samples", remedy=remedy)
+    evaluated = open_models(models, options, lambda spec: MqarModel(spec, options))
+    queries = {}
+    for name, model in evaluated.items():
+        for number in pairs:
+            queries[name, number] = _result(model, number, out, options)
+    for name, number in missing_results(evaluated, queries):
+        model = evaluated[name]
+        model.check_sequences(task_of(options, number), model.facts.max_length)
+    return MqarPlan(evaluated, tuple(pairs), queries, out, options)
 
 
 def evaluate_mqar(
@@ -288,41 +265,32 @@ def evaluate_mqar(
     return plan_mqar(models, pairs, out, options).run()
 
 
-def _asked(options: MqarOptions) -> dict[str, Any]:
+def _settings(options: MqarOptions) -> dict[str, Any]:
     """What determines the sequences, besides pairs and vocabulary."""
     from recallkit.synthetic.tasks import identify_task
 
     task = task_of(options, 1)
-    chosen = {
+    return {
         "task": options.task,
         "of_task": [identify_task(task.name), task.options],
         "power": task.options.get("power"),
-    }
-    return {
-        **chosen,
         "length": options.length,
         "num_samples": options.num_samples,
         "seed": options.seed,
     }
 
 
-def _result(asked: MqarModel, pairs: int, out: Path, options: MqarOptions) -> Result:
+def _result(model: MqarModel, pairs: int, out: Path, options: MqarOptions) -> Result:
     """The two tables of one model and one number of pairs as a result, with everything that
     determines their numbers."""
-    files = files_of(out, asked.key, options.length, pairs, options.task)
-    identity = {**asked.identity, **_asked(options), "pairs": pairs}
-    return Result(
-        files.queries,
-        "mqar queries",
-        identity,
-        options.force,
-        [files.fillers],
-        remedy=asked.remedy,
-    )
+    queries, fillers = files_of(out, model.key, options.length, pairs, options.task)
+    identity = {**model.identity, **_settings(options), "pairs": pairs}
+    kind, force = "mqar queries", options.force
+    return Result(queries, kind, identity, force, [fillers], remedy=model.remedy)
 
 
 def _make_parts(
-    asked: MqarModel,
+    model: MqarModel,
     task: MqarTask,
     journal: PartsJournal,
     num_samples: int,
@@ -334,53 +302,29 @@ def _make_parts(
     from recallkit.mqar.sequences import ask, make_sequences
     from recallkit.mqar.tables import write_part
 
-    size = max(1, batch_tokens // task.length)
-    parts = [range(first, min(first + size, num_samples)) for first in range(0, num_samples, size)]
-    there = journal.parts.done()
-    done = sum(len(parts[number]) for number in there)
-    journal.note_resumed(done, "sequences")
-    telling = progress(f"{asked.shown}, {task.pairs} pairs", total=num_samples, unit="sequences")
+    size, name = max(1, batch_tokens // task.length), f"{model.shown}, {task.pairs} pairs"
+    ranges = [range(first, min(first + size, num_samples)) for first in range(0, num_samples, size)]
+    complete = journal.parts.done()
+    done = before = sum(len(ranges[number]) for number in complete)
+    journal.note_resumed(before, "sequences")
+    sequences = make_sequences(task, model.vocabulary, num_samples)
     with (
-        timings.stage(
-            "evaluating",
-            item=f"{asked.shown}, {task.pairs} pairs",
-            resumed=bool(there),
-        ) as stage,
-        telling as show,
+        timings.stage("evaluating", item=name, resumed=before > 0) as stage,
+        progress(name, total=num_samples, unit="sequences") as show,
     ):
         show(done)
-        made = make_sequences(task, asked.vocabulary, num_samples)
-        for number, samples in enumerate(parts):
-            if number not in there:
-                some = made.rows(slice(samples.start, samples.stop))
-                write_part(
-                    journal.parts.path(number),
-                    samples,
-                    ask(asked.model, some, batch_tokens),
-                )
-                stage.amounts["sequences"] = stage.amounts.get("sequences", 0) + len(samples)
-                show(done + stage.amounts["sequences"])
-    return [journal.parts.path(number) for number in range(len(parts))]
+        for number, samples in enumerate(ranges):
+            if number in complete:
+                continue
+            batch = sequences.rows(slice(samples.start, samples.stop))
+            answers = ask(model.model, batch, batch_tokens)
+            write_part(journal.parts.path(number), samples, answers)
+            done += len(samples)
+            stage.amounts["sequences"] = done - before
+            show(done)
+    return [journal.parts.path(number) for number in range(len(ranges))]
 
 
 def _choose_batch(model: ScoringModel, length: int) -> int:
     on_cpu = str(getattr(model, "device", "")).startswith("cpu")
     return CPU_BATCH_TOKENS if on_cpu else model.batch_tokens(length)
-
-
-def _facts(asked: MqarModel) -> dict[str, Any]:
-    """The fields of a manifest on a model and the ids of its sequences."""
-    vocabulary, tokenizer = asked.vocabulary, asked.tokenizer
-    ids = {
-        "digest": vocabulary.digest(),
-        "num_ids": len(vocabulary.ids),
-        "filler": vocabulary.filler,
-        "filler_text": tokenizer.generated_text([vocabulary.filler]),
-        "prefix": asked.prefix.token,
-    }
-    return {
-        "model": asked.shown,
-        "source": asked.spec,
-        "tokenizer": tokenizer.describe(),
-        "vocabulary": ids,
-    }

@@ -22,6 +22,8 @@ from recallkit.storage import artifacts
 from recallkit.synthetic import tasks
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from recallkit.models.protocol import ScoringModel
     from recallkit.text.tokenizers import TextTokenizer
 
@@ -66,7 +68,8 @@ def _plain_ids(tokenizer: TextTokenizer) -> set[int]:
     unknown = getattr(backend.model, "unk_token", None)
     special = {tokenizer.end_token_id, *tokenizer.prefix.ids, *backend.get_added_tokens_decoder()}
     vocabulary = backend.get_vocab(with_added_tokens=False)
-    return {index for token, index in vocabulary.items() if index not in special and token != unknown}
+    vocabulary.pop(unknown, None)
+    return set(vocabulary.values()) - special
 
 
 def _choose_filler(tokenizer: TextTokenizer, plain: set[int]) -> int:
@@ -76,11 +79,8 @@ def _choose_filler(tokenizer: TextTokenizer, plain: set[int]) -> int:
         if len(ids) == 1 and ids[0] in plain:
             return int(ids[0])
     if not plain:
-        raise UserError(
-            "no entry that is plain text",
-            where=tokenizer.name,
-            remedy="give another --model-tokenizer",
-        )
+        remedy = "give another --model-tokenizer"
+        raise UserError("no entry that is plain text", where=tokenizer.name, remedy=remedy)
     return min(plain)
 
 
@@ -101,7 +101,8 @@ class MqarTask:
     @property
     def has_filler(self) -> bool:
         """Whether id 0 is nothing else than filler, which a model can predict."""
-        return "filler" in tasks.options_of_task(self.name) and self.options.get("filler", "zero") == "zero"
+        filler = self.options.get("filler", "zero")
+        return filler == "zero" and "filler" in tasks.options_of_task(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +110,19 @@ class Sequences:
     """Some sequences in a vocabulary: `ids` int64 (n, t), and of each next id, (n, t - 1), what it
     is.
 
-    `asked` bool: an answer; `filler` bool; `distances` int64: of an answer, the ids back to where
+    `answers` bool: an answer; `filler` bool; `distances` int64: of an answer, the ids back to where
     it stands, else 0; `choices` int64: the different values before it, of which a guess takes one.
     """
 
     ids: np.ndarray
-    asked: np.ndarray
+    answers: np.ndarray
     filler: np.ndarray
     distances: np.ndarray
     choices: np.ndarray
 
-    def rows(self, chosen: slice) -> Sequences:
+    def rows(self, places: slice) -> Sequences:
         """Some of them."""
-        return Sequences(*(getattr(self, part.name)[chosen] for part in fields(self)))
+        return Sequences(*(getattr(self, part.name)[places] for part in fields(self)))
 
 
 def make_sequences(task: MqarTask, vocabulary: Vocabulary, num: int) -> Sequences:
@@ -135,11 +136,12 @@ def make_sequences(task: MqarTask, vocabulary: Vocabulary, num: int) -> Sequence
     }
     examples = tasks.make_examples(task.name, **sizes, **task.options)
     ids = tasks.answered(examples).numpy()
-    asked = examples.targets.numpy()[:, : ids.shape[1] - 1] != tasks.NOT_ASKED
-    distances = np.where(asked, examples.distances.numpy()[:, : ids.shape[1] - 1] + 1, 0)
-    filler = (ids[:, 1:] == 0) & ~asked & task.has_filler
+    following = slice(None, ids.shape[1] - 1)
+    answers = examples.targets.numpy()[:, following] != tasks.NOT_ASKED
+    distances = np.where(answers, examples.distances.numpy()[:, following] + 1, 0)
+    filler = (ids[:, 1:] == 0) & ~answers & task.has_filler
     choices = _count_values(ids, examples.first_value)[:, :-1]
-    return Sequences(vocabulary.ids[ids], asked, filler, distances, choices)
+    return Sequences(vocabulary.ids[ids], answers, filler, distances, choices)
 
 
 def _count_values(ids: np.ndarray, first_value: int) -> np.ndarray:
@@ -181,30 +183,27 @@ class MqarAnswers:
     filler_nll: np.ndarray
 
 
-def ask(model: ScoringModel, made: Sequences, batch_tokens: int) -> MqarAnswers:
+def ask(model: ScoringModel, sequences: Sequences, batch_tokens: int) -> MqarAnswers:
     """A model's answers to some sequences, batched by whole sequences of up to `batch_tokens` ids.
 
     Raises UserError if one sequence does not fit into memory.
     """
-    step = max(1, batch_tokens // made.ids.shape[1])
-    batches = [_score(model, made.ids[start : start + step]) for start in range(0, len(made.ids), step)]
-
-    def column(name: str) -> np.ndarray:
-        return np.concatenate([getattr(batch, name) for batch in batches])
-
-    nll, argmax, rank = map(column, ("nll", "argmax", "rank"))
-    is_best = argmax == made.ids[:, 1:]  # column c predicts id c + 1
+    ids, answers, filler = sequences.ids, sequences.answers, sequences.filler
+    step = max(1, batch_tokens // ids.shape[1])
+    batches = [_score(model, ids[start : start + step]) for start in range(0, len(ids), step)]
+    scores = _join(batches)
+    is_best = scores.argmax == ids[:, 1:]  # column c predicts id c + 1
     return MqarAnswers(
-        questions=made.asked.sum(axis=1),
-        place=np.nonzero(made.asked)[1].astype(np.int32),
-        distance=made.distances[made.asked].astype(np.int32),
-        nll=nll[made.asked],
-        rank=rank[made.asked],
-        right=is_best[made.asked],
-        choices=made.choices[made.asked].astype(np.int32),
-        filler_tokens=made.filler.sum(axis=1),
-        filler_right=(is_best & made.filler).sum(axis=1),
-        filler_nll=np.where(made.filler, nll.astype(np.float64), 0.0).sum(axis=1),
+        questions=answers.sum(axis=1),
+        place=np.nonzero(answers)[1].astype(np.int32),
+        distance=sequences.distances[answers].astype(np.int32),
+        nll=scores.nll[answers],
+        rank=scores.rank[answers],
+        right=is_best[answers],
+        choices=sequences.choices[answers].astype(np.int32),
+        filler_tokens=filler.sum(axis=1),
+        filler_right=(is_best & filler).sum(axis=1),
+        filler_nll=np.where(filler, scores.nll.astype(np.float64), 0.0).sum(axis=1),
     )
 
 
@@ -217,13 +216,15 @@ def _score(model: ScoringModel, ids: np.ndarray) -> TokenScores:
         if len(ids) == 1:
             problem = f"out of memory on a sequence of {ids.shape[1]:,} ids"
             raise UserError(problem, where=model.name, remedy="give a shorter --seq-len") from None
-        halves = [_score(model, half) for half in np.array_split(ids, 2)]
-        return TokenScores(
-            *(np.concatenate([getattr(half, name) for half in halves]) for name in ("nll", "argmax", "rank")),
-        )
+        return _join([_score(model, half) for half in np.array_split(ids, 2)])
     shape = (len(ids), ids.shape[1] - 1)
+    arrays = (scores.nll, scores.argmax, scores.rank)
+    return TokenScores(*(array.reshape(shape) for array in arrays))
+
+
+def _join(batches: Sequence[TokenScores]) -> TokenScores:
     return TokenScores(
-        scores.nll.reshape(shape),
-        scores.argmax.reshape(shape),
-        scores.rank.reshape(shape),
+        np.concatenate([batch.nll for batch in batches]),
+        np.concatenate([batch.argmax for batch in batches]),
+        np.concatenate([batch.rank for batch in batches]),
     )

@@ -4,7 +4,7 @@ comparison of models."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -31,8 +31,7 @@ _FIGURES = {
 whose totals it is the ratio of."""
 
 
-@dataclass(frozen=True, slots=True)
-class MqarFiles:
+class MqarFiles(NamedTuple):
     """The files of one model and one number of pairs: one row per query, one row per sequence."""
 
     queries: Path
@@ -40,14 +39,18 @@ class MqarFiles:
 
 
 _OF_QUERIES = ("place", "distance", "nll", "rank", "right", "choices")
+_OF_FILLERS = ("filler_tokens", "filler_right", "filler_nll")
 
 
 def write_part(path: Path, samples: Sequence[int], answers: MqarAnswers) -> None:
     """Writes a model's answers to some sequences, one row per sequence."""
     offsets = pa.array(np.concatenate([[0], np.cumsum(answers.questions)]).astype(np.int32))
-    lists = {name: pa.ListArray.from_arrays(offsets, pa.array(getattr(answers, name))) for name in _OF_QUERIES}
-    fillers = {name: pa.array(getattr(answers, name)) for name in ("filler_tokens", "filler_right", "filler_nll")}
-    table = pa.table({"sample": pa.array(samples, pa.int32()), **lists, **fillers})
+    columns: dict[str, Any] = {"sample": pa.array(samples, pa.int32())}
+    for name in _OF_QUERIES:
+        columns[name] = pa.ListArray.from_arrays(offsets, pa.array(getattr(answers, name)))
+    for name in _OF_FILLERS:
+        columns[name] = pa.array(getattr(answers, name))
+    table = pa.table(columns)
     artifacts.write_parquet(path, [table], table.schema, {"kind": "mqar part"})
 
 
@@ -59,21 +62,16 @@ def join_parts(
 ) -> None:
     """Joins all parts into the two tables, each written atomically, the queries last. Raises
     UserError for a damaged part."""
-    rows = pl.concat([pl.DataFrame(read_part(part)) for part in parts]).with_columns(
-        pairs=pl.lit(pairs, pl.Int32),
-    )
-    asked = rows.explode(*_OF_QUERIES)
-    for path, table, kind in (
-        (files.fillers, rows, "mqar fillers"),
-        (files.queries, asked, "mqar queries"),
-    ):
-        schema = schemas.arrow_schema(kind)
-        artifacts.write_parquet(
-            path,
-            [table.select(schema.names).to_arrow().cast(schema)],
-            schema,
-            {**manifest, "kind": kind},
-        )
+    frames = [pl.DataFrame(read_part(part)) for part in parts]
+    sequences = pl.concat(frames).with_columns(pairs=pl.lit(pairs, pl.Int32))
+    _write(files.fillers, sequences, "mqar fillers", manifest)
+    _write(files.queries, sequences.explode(*_OF_QUERIES), "mqar queries", manifest)
+
+
+def _write(path: Path, frame: pl.DataFrame, kind: str, manifest: dict[str, Any]) -> None:
+    schema = schemas.arrow_schema(kind)
+    table = frame.select(schema.names).to_arrow().cast(schema)
+    artifacts.write_parquet(path, [table], schema, {**manifest, "kind": kind})
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -99,42 +97,38 @@ def compare_mqar(files: Mapping[tuple[str, int], MqarFiles]) -> MqarTables:
     """Compares models by their tables of the same sequences, given by (model, pairs), models in the
     order of the comparison."""
     models = list(dict.fromkeys(model for model, _ in files))
+    facts = [_facts(*pair, models[0], tables.queries) for pair, tables in files.items()]
     with db.connect(threads=1) as connection:
-        for name in ("queries", "fillers"):
-            read = {key: schemas.read_frame(getattr(of, name)) for key, of in files.items()}
-            connection.register(
-                name,
-                pl.concat(frame.with_columns(model=pl.lit(model)) for (model, _), frame in read.items()).to_arrow(),
-            )
+        for name in MqarFiles._fields:
+            frames = []
+            for (model, _), tables in files.items():
+                frame = schemas.read_frame(getattr(tables, name))
+                frames.append(frame.with_columns(model=pl.lit(model)))
+            connection.register(name, pl.concat(frames).to_arrow())
         samples = db.frame(connection, "mqar/sum_samples")
         connection.register("samples", samples.to_arrow())
-        summary, by_distance = (db.frame(connection, f"mqar/{query}") for query in ("summarise_samples", "bucket_distances"))
-    facts = [_facts(model, pairs, models[0], of.queries) for (model, pairs), of in files.items()]
-    of_pairs = samples.partition_by("pairs", as_dict=True, maintain_order=True)
-    intervals = [row for (pairs,), some in of_pairs.items() for row in sample_intervals(some, models, pairs)]
-    mqar = summary
+        mqar = db.frame(connection, "mqar/summarise_samples")
+        by_distance = db.frame(connection, "mqar/bucket_distances")
+    intervals = []
+    for (pairs,), rows in samples.partition_by("pairs", as_dict=True, maintain_order=True).items():
+        intervals += sample_intervals(rows, models, pairs)
     for rows in (facts, intervals):
-        mqar = mqar.join(
-            pl.DataFrame(rows, infer_schema_length=None),
-            on=["model", "pairs"],
-            validate="1:1",
-        )
+        frame = pl.DataFrame(rows, infer_schema_length=None)
+        mqar = mqar.join(frame, on=["model", "pairs"], validate="1:1")
+    mqar = mqar.select(list(schemas.LAYOUTS["mqar/mqar"]))
     order = pl.col("model").cast(pl.Enum(models))
-    frames = mqar.select(list(schemas.LAYOUTS["mqar/mqar"])), by_distance
-    return MqarTables(*(frame.sort(order, maintain_order=True) for frame in frames))
+    return MqarTables(
+        mqar.sort(order, maintain_order=True),
+        by_distance.sort(order, maintain_order=True),
+    )
 
 
 def _facts(model: str, pairs: int, reference: str, queries: Path) -> dict[str, Any]:
     """The columns of a model's row that come from the manifest of its queries."""
     manifest = artifacts.read_manifest(queries)
-    kept = {name: manifest[name] for name in ("task", "length", "power", "seed")}
-    return {
-        "model": model,
-        "pairs": pairs,
-        "reference": reference,
-        **kept,
-        "tokenizer": manifest["tokenizer"]["name"],
-    }
+    facts = {name: manifest[name] for name in ("task", "length", "power", "seed")}
+    facts["tokenizer"] = manifest["tokenizer"]["name"]
+    return {"model": model, "pairs": pairs, "reference": reference, **facts}
 
 
 def sample_intervals(
@@ -144,11 +138,16 @@ def sample_intervals(
 ) -> list[dict[str, Any]]:
     """Intervals and differences for one number of `pairs`, one row per model; `samples` as
     queries/mqar/sum_samples.sql makes them."""
-    of_models = [samples.filter(model=model).sort("sample") for model in models]
+    frames = [samples.filter(model=model).sort("sample") for model in models]
+
+    def totals(column: str) -> np.ndarray:
+        return np.column_stack([frame[column].to_numpy().astype(np.float64) for frame in frames])
+
     rows: list[dict[str, Any]] = [{"model": model, "pairs": pairs} for model in models]
-    for name, (compare, *columns) in _FIGURES.items():
-        above, below = (np.column_stack([of[column].to_numpy().astype(np.float64) for of in of_models]) for column in columns)
-        found = compare(above, below)
-        for model, row in enumerate(rows):
-            row |= {f"{name}_{end}": value for end, value in found.row(model).items() if not end.endswith("error")}
+    for name, (compare, above, below) in _FIGURES.items():
+        compared = compare(totals(above), totals(below))
+        for place, row in enumerate(rows):
+            for end, value in compared.row(place).items():
+                if not end.endswith("error"):
+                    row[f"{name}_{end}"] = value
     return rows

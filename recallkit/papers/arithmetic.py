@@ -22,7 +22,7 @@ from recallkit.errors import UserError, lacks_resources
 from recallkit.measure.shares import NO_GAP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import polars as pl
 
@@ -30,7 +30,9 @@ REFERENCE = "reference"
 NO_AR_PERPLEXITY = "no perplexity on AR hits"
 ROUNDED_AWAY = "rounding hides which of the two is better"
 MISSTATED = "no rounding of these figures gives the stated share"
-MISFIT = "its own perplexities imply {:.1f} % of AR hits, which rounding does not explain: one is wrong, or is of other tokens"
+_FAULT = "one is wrong, or is of other tokens"
+_UNEXPLAINED = "which rounding does not explain"
+MISFIT = f"its own perplexities imply {{:.1f}} % of AR hits, {_UNEXPLAINED}: {_FAULT}"
 MODEL_BETTER = "model is better than the reference overall: shares are of its lead"
 WORSE_ON_HITS = "negative share: model is worse on AR hits"
 WORSE_ON_OTHER = "share above 100 %: model is worse on the other tokens"
@@ -39,13 +41,15 @@ BETTER_ON_OTHER = "share above 100 %: model is better on the other tokens"
 
 Range = tuple[float | None, float | None]
 
+_OF_HITS = "perplexity of AR hits and other tokens on the Pile"
+
 TABLES = {
-    "zoology:1": "perplexity of AR hits and other tokens on the Pile, and the share of the gap, at 125M and 360M parameters",
+    "zoology:1": f"{_OF_HITS}, and the share of the gap, at 125M and 360M parameters",
     "zoology:2": "the same of BaseConv with attention at selected positions",
     "zoology:3": "the same of Liquid S4",
     "zoology:4": "the same of all models, at 70M, 125M and 360M parameters",
     "zoology:5": "the same at 1.4B parameters",
-    "based:1": "throughput, perplexity of AR hits and other tokens on the Pile, recall and common-sense accuracy",
+    "based:1": f"throughput, {_OF_HITS}, recall and common-sense accuracy",
     "based:2": "common-sense tasks",
     "based:3": "SuperGLUE with 0, 1 and 5 examples",
     "based:4": "perplexity of DNA at three sequence lengths",
@@ -80,10 +84,10 @@ class PublishedGap(Shown):
     frame: one row per model, in the table's order: group; model; all, ar, other (perplexities, as
     given); implied_ar_share (fraction of tokens, from the row's own three perplexities); gap_share
     and gap_share_clipped (fractions of the gap to the reference, null on its own row);
-    gap_share_low, gap_share_high (what the perplexities before rounding can give; null where the
-    table's type does not tell their digits, or where rounding hides which model is better); printed
-    (the share that the table itself states, a fraction); void (whether the share means nothing, as
-    rounding hides which of the two is better); note.
+    gap_share_low, gap_share_high (what the perplexities before rounding can give; null where
+    rounding hides which model is better); printed (the share that the table itself states, a
+    fraction); void (whether the share means nothing, as rounding hides which of the two is better);
+    note.
     """
 
     frame: pl.DataFrame
@@ -92,7 +96,7 @@ class PublishedGap(Shown):
 
 @dataclass(frozen=True, slots=True)
 class _Printed:
-    """A perplexity, and half a unit of its last printed digit: 0 where the digits are not known."""
+    """A perplexity, and half a unit of its last printed digit."""
 
     value: float
     half: float
@@ -126,12 +130,10 @@ def is_name(text: str) -> bool:
 def table_path(name: str) -> Path:
     """The CSV of a paper's table. Raises UserError for one that is not there."""
     if name not in TABLES:
-        raise UserError(
-            "no such table",
-            where=name,
-            remedy=f"give one of {', '.join(TABLES)}, or a file",
-        )
-    return Path(str(resources.files("recallkit"))) / "data" / "papers" / f"{name.replace(':', '-')}.csv"
+        remedy = f"give one of {', '.join(TABLES)}, or a file"
+        raise UserError("no such table", where=name, remedy=remedy)
+    folder = Path(str(resources.files("recallkit"))) / "data" / "papers"
+    return folder / f"{name.replace(':', '-')}.csv"
 
 
 def read_table(name: str) -> pl.DataFrame:
@@ -151,7 +153,7 @@ def attribute_published(
     reference: str | None = None,
     ar_share: float | None = None,
 ) -> PublishedGap:
-    """Attributes the gaps in `table` (CSV, TSV or Parquet; `other` may be empty) to the row
+    """Attributes the gaps in `table` (CSV; `other` may be empty) to the row
     `reference`, or to the first, of each group.
 
     With p the share of AR hits among tokens, log all = p log ar + (1 - p) log other. p is solved on
@@ -165,13 +167,15 @@ def attribute_published(
     (0, 1).
     """
     rows = _read_rows(table)
-    groups, attributed = [], []
+    groups, frame = [], []
     for name in dict.fromkeys(row.group for row in rows):
         members = [row for row in rows if row.group == name]
-        chosen = _find_reference(table, members, reference)
-        groups.append(PublishedGroup(name, chosen.model, _share_of_tokens(table, chosen, ar_share)))
-        attributed += [_attribute(row, chosen, groups[-1].ar_share, is_exact=ar_share is not None) for row in members]
-    return PublishedGap(_frame(attributed), tuple(groups))
+        first = _find_reference(table, members, reference)
+        share = _share_of_tokens(table, first, ar_share)
+        groups.append(PublishedGroup(name, first.model, share))
+        is_exact = ar_share is not None
+        frame += [_attribute(row, first, share, is_exact=is_exact) for row in members]
+    return PublishedGap(_frame(frame), tuple(groups))
 
 
 def implied_ar_share(ppl_all: float, ppl_ar: float, ppl_other: float) -> float | None:
@@ -185,18 +189,18 @@ def _share_of_tokens(table: Path, row: _Row, ar_share: float | None) -> float:
     """p as it is stated, or as the reference's row implies it."""
     remedy = "give it as a fraction: 0.07 for 7 %"
     if ar_share is None:
-        remedy = f"check the perplexities of {row.model} (all lies between ar and other), or give --ar-share"
         ar_share = row.implied
+        order = "all lies between ar and other"
+        remedy = f"check the perplexities of {row.model} ({order}), or give --ar-share"
     if ar_share is None:
         problem = "ar and other are equal"
-        for column, perplexity in (("other", row.other), ("ar", row.ar)):
-            problem = f"no perplexity in column {column}" if perplexity is None else problem
+        if row.ar is None:
+            problem = "no perplexity in column ar"
+        elif row.other is None:
+            problem = "no perplexity in column other"
         problem = f"row {row.model}: {problem}, so the share of AR hits cannot be derived"
-        raise UserError(
-            problem,
-            where=table,
-            remedy="fill it in, or give the share with --ar-share",
-        )
+        remedy = "fill it in, or give the share with --ar-share"
+        raise UserError(problem, where=table, remedy=remedy)
     if not 0 < ar_share < 1:
         problem = f"the share of AR hits is {ar_share:.4g}, not between 0 and 1"
         raise UserError(problem, where=table, remedy=remedy)
@@ -221,15 +225,16 @@ def _attribute(row: _Row, reference: _Row, ar_share: float, *, is_exact: bool) -
     if row.ar is None or reference.ar is None:
         return result | {"note": NO_AR_PERPLEXITY}
     gap = math.log(row.all.value) - math.log(reference.all.value)
-    share = _share(ar_share, row.all.value, row.ar.value, reference.all.value, reference.ar.value)
     low, high = _range_of_share(row, reference, ar_share if is_exact else None)
+    share = _share(ar_share, *(one.value for one in (row.all, row.ar, reference.all, reference.ar)))
     is_void = gap != 0 and _may_be_equal(row, reference)
     notes = [ROUNDED_AWAY] if is_void else _which_is_better(gap, share, low, high)
     if row.implied is not None and _contradict(row, reference):
         notes.append(MISFIT.format(100 * row.implied))
     if row.printed is not None and low is not None and high is not None:
         ends = [clipped_share(gap, end) or 0.0 for end in (low, high)]
-        notes += [] if min(ends) <= row.printed <= max(ends) else [MISSTATED]
+        if not min(ends) <= row.printed <= max(ends):
+            notes.append(MISSTATED)
     return result | {
         "gap_share": share,
         "gap_share_low": low,
@@ -302,19 +307,21 @@ def _range_of_share(row: _Row, reference: _Row, ar_share: float | None) -> Range
     return _range(lambda *values: _share(implied_ar_share(*values[2:]), *values[:4]), five)
 
 
-def _contradict(*rows: _Row) -> bool:
+def _contradict(row: _Row, reference: _Row) -> bool:
     """Whether two rows imply different shares of AR hits, however they were rounded."""
-    ranges = [_range(implied_ar_share, [row.all, row.ar, row.other]) for row in rows]
-    lows, highs = ([end for end in ends if end is not None] for ends in zip(*ranges, strict=True))
-    return len(lows) == len(rows) and max(lows) > min(highs)
+    low, high = _range(implied_ar_share, [row.all, row.ar, row.other])
+    least, most = _range(implied_ar_share, [reference.all, reference.ar, reference.other])
+    if low is None or high is None or least is None or most is None:
+        return False
+    return max(low, least) > min(high, most)
 
 
 def _range(function: Callable[..., float | None], printed: Sequence[_Printed | None]) -> Range:
     """The least and the greatest value of a function of perplexities, within their rounding.
 
-    Null where a perplexity or its digits are not known.
+    None where a perplexity is not known.
     """
-    known = [perplexity for perplexity in printed if perplexity is not None and perplexity.half > 0]
+    known = [perplexity for perplexity in printed if perplexity is not None]
     if len(known) < len(printed):
         return None, None
     corners = itertools.product(*(perplexity.ends() for perplexity in known))
@@ -325,11 +332,9 @@ def _range(function: Callable[..., float | None], printed: Sequence[_Printed | N
 def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
     import polars as pl
 
-    figures = "all ar other implied_ar_share gap_share gap_share_low gap_share_high gap_share_clipped printed"
-    schema = dict.fromkeys(("group", "model"), pl.String) | dict.fromkeys(
-        figures.split(),
-        pl.Float64,
-    )
+    shares = ("gap_share", "gap_share_low", "gap_share_high", "gap_share_clipped", "printed")
+    figures = ("all", "ar", "other", "implied_ar_share", *shares)
+    schema = dict.fromkeys(("group", "model"), pl.String) | dict.fromkeys(figures, pl.Float64)
     return pl.DataFrame(rows, schema=schema | {"void": pl.Boolean, "note": pl.String})
 
 
@@ -347,85 +352,49 @@ def _read_rows(table: Path) -> list[_Row]:
     frame = _read_frame(table)
     for column in ("model", "all", "ar"):
         if column not in frame.columns:
-            columns = ", ".join(frame.columns)
-            raise UserError(f"no column {column} (found: {columns})", where=table, remedy=_COLUMNS)
+            problem = f"no column {column} (found: {', '.join(frame.columns)})"
+            raise UserError(problem, where=table, remedy=_COLUMNS)
     if frame.is_empty():
-        raise UserError(
-            "no rows",
-            where=table,
-            remedy="give one row per model: model, all, ar, other",
-        )
-    rows: list[_Row] = []
+        remedy = "give one row per model: model, all, ar, other"
+        raise UserError("no rows", where=table, remedy=remedy)
+    rows: dict[tuple[str, str], _Row] = {}
     for line in frame.iter_rows(named=True):
         group, model = (str(line.get(column) or "").strip() for column in ("group", "model"))
         if not model:
-            raise UserError(
-                f"row {len(rows) + 1} has no model",
-                where=table,
-                remedy="name the model of each row",
-            )
-        if any((row.group, row.model) == (group, model) for row in rows):
-            raise UserError(
-                f"two rows of model {model}",
-                where=table,
-                remedy="keep one, or rename one",
-            )
-        everything, hits, other, printed = (
-            _positive(table, model, column, line.get(column)) for column in ("all", "ar", "other", "printed")
-        )
-        if everything is None:
-            raise UserError(
-                f"row {model}: no perplexity in column all",
-                where=table,
-                remedy="fill it in, or leave the row out",
-            )
-        rows.append(
-            _Row(
-                group,
-                model,
-                everything,
-                hits,
-                other,
-                None if printed is None else printed.value / 100,
-            ),
-        )
-    return rows
+            problem = f"row {len(rows) + 1} has no model"
+            raise UserError(problem, where=table, remedy="name the model of each row")
+        if (group, model) in rows:
+            problem = f"two rows of model {model}"
+            raise UserError(problem, where=table, remedy="keep one, or rename one")
+        columns = ("all", "ar", "other", "printed")
+        total, hits, other, printed = (_positive(table, model, name, line) for name in columns)
+        if total is None:
+            problem = f"row {model}: no perplexity in column all"
+            raise UserError(problem, where=table, remedy="fill it in, or leave the row out")
+        share = None if printed is None else printed.value / 100
+        rows[group, model] = _Row(group, model, total, hits, other, share)
+    return list(rows.values())
 
 
-def _positive(table: Path, model: str, column: str, value: object) -> _Printed | None:
+def _positive(table: Path, model: str, column: str, line: Mapping[str, Any]) -> _Printed | None:
     """The number in a field; None if it is empty."""
-    if value is None or not (text := str(value).strip()):
+    text = (line.get(column) or "").strip()
+    if not text:
         return None
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not (math.isfinite(number) and number > 0):
+    if not re.fullmatch(r"\d*\.?\d*", text) or float(text.rstrip(".") or 0) <= 0:
         remedy = "shares are in percent" if column == "printed" else "perplexities are above 0"
-        raise UserError(
-            f"row {model}: {column} is {value!r}, not a positive number",
-            where=table,
-            remedy=remedy,
-        )
-    is_plain = isinstance(value, str) and text.replace(".", "", 1).isdigit()
-    return _Printed(number, 0.5 / 10 ** len(text.partition(".")[2]) if is_plain else 0.0)
+        problem = f"row {model}: {column} is {text!r}, not a positive number"
+        raise UserError(problem, where=table, remedy=remedy)
+    return _Printed(float(text), 0.5 / 10 ** len(text.partition(".")[2]))
 
 
 def _read_frame(table: Path) -> pl.DataFrame:
-    """The table as text (CSV, TSV) or as it is (Parquet), with column names in lower case."""
+    """The table as text, with column names in lower case."""
     import polars as pl
 
-    remedy = "give a CSV, TSV or Parquet file"
+    remedy = "give a CSV file"
     try:
-        if table.suffix == ".parquet":
-            frame = pl.read_parquet(table, glob=False)
-        else:
-            frame = pl.read_csv(
-                table,
-                separator="\t" if table.suffix == ".tsv" else ",",
-                infer_schema=False,
-                glob=False,
-            )
+        frame = pl.read_csv(table, infer_schema=False, glob=False)
     except FileNotFoundError:
         raise UserError("no such file", where=table, remedy=remedy) from None
     except (pl.exceptions.PolarsError, OSError) as error:

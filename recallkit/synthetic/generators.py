@@ -14,7 +14,7 @@ a power law, whose exponent is 0.1 where it trains (F.1), and 0.01 in the code.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -81,8 +81,8 @@ def read_twice(
     keys, values = keys_and_values(num, pairs, pairs, vocab, generator)
     context = torch.stack([keys, values], dim=2).flatten(1).repeat(1, passes)
     stands = context.shape[1] - 2 * pairs + 2 * torch.arange(pairs) + 1
-    made = _asked(context, keys[..., None], values, stands, length, vocab, power, filler, generator)
-    return made._replace(first_value=vocab // 2)
+    facts = Facts(context, keys[..., None], values, stands, vocab // 2)
+    return _ask(facts, length, vocab, generator, power, filler)
 
 
 def overwriting(
@@ -107,32 +107,17 @@ def overwriting(
     key's old one.
     """
     updates = min(max(updates, 0), pairs)
-    check_room(
-        "pairs",
-        pairs,
-        length,
-        vocab,
-        4 * pairs + 2 * updates,
-        max(2 * pairs + 2, 2 * (pairs + updates)),
-    )
+    least_vocab = max(2 * pairs + 2, 2 * (pairs + updates))
+    check_room("pairs", pairs, length, vocab, 4 * pairs + 2 * updates, least_vocab)
     keys, values = keys_and_values(num, pairs, pairs + updates, vocab, generator)
     changed = distinct(num, updates, pairs, generator)
     all_keys = torch.cat([keys, keys.gather(1, changed)], dim=1)
     context = torch.stack([all_keys, values], dim=2).flatten(1)
-    last = torch.arange(pairs).repeat(num, 1).scatter_(1, changed, torch.arange(pairs, pairs + updates).expand(num, -1))
-    answers, stands = values.gather(1, last), 2 * last + 1
-    made = _asked(
-        context,
-        keys[..., None],
-        answers,
-        stands,
-        length,
-        vocab,
-        power,
-        filler,
-        generator,
-    )
-    return made._replace(first_value=vocab // 2)
+    # Of 3 pairs whose second is updated, the last value of each key is value 0, 3, 2.
+    new = torch.arange(pairs, pairs + updates).expand(num, -1)
+    last = torch.arange(pairs).repeat(num, 1).scatter_(1, changed, new)
+    facts = Facts(context, keys[..., None], values.gather(1, last), 2 * last + 1, vocab // 2)
+    return _ask(facts, length, vocab, generator, power, filler)
 
 
 def distractors(
@@ -156,30 +141,19 @@ def distractors(
     check_room("pairs", pairs, length, vocab, 4 * pairs, 2 * pairs + 4)
     keys, values = keys_and_values(num, pairs, pairs, vocab, generator)
     context = torch.stack([keys, values], dim=2).flatten(1)
-    made = _asked(
-        context,
-        keys[..., None],
-        values,
-        2 * torch.arange(pairs) + 1,
-        length,
-        vocab,
-        power,
-        "zero",
-        generator,
-    )
+    stands = 2 * torch.arange(pairs) + 1
+    facts = Facts(context, keys[..., None], values, stands, vocab // 2)
+    examples = _ask(facts, length, vocab, generator, power)
     slots = (length - 2 * pairs) // 2
-    num_keys = vocab // 2 - 1
-    others = torch.randint(num_keys - pairs, (num, slots), generator=generator)
+    others = torch.randint(vocab // 2 - 1 - pairs, (num, slots), generator=generator)
     # Number o of the keys that remain is key o + 1, and one more for each taken key that it passes:
     # 1 and 3 taken, 0 is 2, 1 is 4.
     passed = torch.searchsorted(keys.sort(1).values - 1 - torch.arange(pairs), others, right=True)
-    pair = torch.stack(
-        [1 + others + passed, torch.randint(vocab // 2, vocab, (num, slots), generator=generator)],
-        dim=2,
-    )
-    behind = made.ids[:, 2 * pairs : 2 * (pairs + slots)].view(num, slots, 2)
+    further = torch.randint(vocab // 2, vocab, (num, slots), generator=generator)
+    pair = torch.stack([1 + others + passed, further], dim=2)
+    behind = examples.ids[:, 2 * pairs : 2 * (pairs + slots)].view(num, slots, 2)
     behind.copy_(torch.where(behind[..., :1] == 0, pair, behind))
-    return made._replace(first_value=vocab // 2)
+    return examples
 
 
 def compositional(
@@ -203,24 +177,18 @@ def compositional(
     """
     side = math.isqrt(pairs)
     if side * side != pairs:
-        raise UserError(
-            f"{pairs} pairs of compound keys are not a square number",
-            where="compositional",
-            remedy="choose 4, 9, 16, 25 ...",
-        )
+        problem = f"{pairs} pairs of compound keys are not a square number"
+        raise UserError(problem, where="compositional", remedy="choose 4, 9, 16, 25 ...")
     check_room("compound keys", pairs, length, vocab, 6 * pairs, max(3 * side + 3, 3 * pairs))
     third = vocab // 3
-    firsts, seconds = (
-        1 + distinct(num, side, third - 1, generator),
-        third + distinct(num, side, third, generator),
-    )
+    firsts = 1 + distinct(num, side, third - 1, generator)
+    seconds = third + distinct(num, side, third, generator)
     cells = distinct(num, pairs, pairs, generator)
     key = torch.stack([firsts.gather(1, cells // side), seconds.gather(1, cells % side)], dim=2)
     values = 2 * third + distinct(num, pairs, vocab - 2 * third, generator)
     context = torch.cat([key, values[..., None]], dim=2).flatten(1)
-    stands = 3 * torch.arange(pairs) + 2
-    made = _asked(context, key, values, stands, length, vocab, power, filler, generator)
-    return made._replace(first_value=2 * third)
+    facts = Facts(context, key, values, 3 * torch.arange(pairs) + 2, 2 * third)
+    return _ask(facts, length, vocab, generator, power, filler)
 
 
 def two_hops(
@@ -244,20 +212,16 @@ def two_hops(
     """
     check_room("chains", pairs, length, vocab, 6 * pairs, 3 * pairs + 3)
     third = vocab // 3
-    keys, middles = (
-        1 + distinct(num, pairs, third - 1, generator),
-        third + distinct(num, pairs, third, generator),
-    )
+    keys = 1 + distinct(num, pairs, third - 1, generator)
+    middles = third + distinct(num, pairs, third, generator)
     values = 2 * third + distinct(num, pairs, vocab - 2 * third, generator)
     order = distinct(num, pairs, pairs, generator)
-    hops = [
-        torch.stack([keys, middles], dim=2),
-        torch.stack([middles.gather(1, order), values.gather(1, order)], dim=2),
-    ]
+    first = torch.stack([keys, middles], dim=2)
+    second = torch.stack([middles.gather(1, order), values.gather(1, order)], dim=2)
+    context = torch.cat([first, second], dim=1).flatten(1)
     stands = 2 * pairs + 2 * order.argsort(1) + 1
-    context = torch.cat(hops, dim=1).flatten(1)
-    made = _asked(context, keys[..., None], values, stands, length, vocab, power, filler, generator)
-    return made._replace(first_value=2 * third)
+    facts = Facts(context, keys[..., None], values, stands, 2 * third)
+    return _ask(facts, length, vocab, generator, power, filler)
 
 
 def copying(num: int, length: int, pairs: int, vocab: int, generator: Generator) -> Examples:
@@ -269,17 +233,16 @@ def copying(num: int, length: int, pairs: int, vocab: int, generator: Generator)
     `pairs` ids (s), of all ids below `vocab`, which can repeat, fill the length: 2 pairs + 2.
     """
     if length != 2 * pairs + 2:
-        raise UserError(
-            f"{pairs:,} ids and their copy are {2 * pairs + 2:,} ids, not {length:,}",
-            where="copying",
-            remedy=f"choose {length // 2 - 1:,} pairs and a length of {length // 2 * 2:,}",
-        )
+        problem = f"{pairs:,} ids and their copy are {2 * pairs + 2:,} ids, not {length:,}"
+        remedy = f"choose {length // 2 - 1:,} pairs and a length of {length // 2 * 2:,}"
+        raise UserError(problem, where="copying", remedy=remedy)
     listed = torch.randint(vocab, (num, pairs + 1), generator=generator)
     listed[:, 0] = MARK
     ids = torch.cat([listed, listed], dim=1)
     # The place before an id of the copy is pairs ids behind it in the list: with s = s1 s2, place 3
     # (the second mark) asks for place 1.
-    return _examples(ids, torch.arange(pairs + 1, length - 1).expand(num, -1), listed[:, 1:], pairs)
+    places = torch.arange(pairs + 1, length - 1).expand(num, -1)
+    return _examples(ids, places, listed[:, 1:], pairs)
 
 
 def set_disjointness(
@@ -305,19 +268,11 @@ def set_disjointness(
     listed = 4 + distinct(num, pairs + second, vocab - 4, generator)
     shared = listed.gather(1, torch.randint(pairs, (num, 1), generator=generator))
     place = torch.randint(second, (num, 1), generator=generator)
-    marks = torch.tensor([BEGIN, BETWEEN, END]).expand(num, -1)
-    ids = torch.cat(
-        [
-            marks[:, :1],
-            listed[:, :pairs],
-            marks[:, 1:2],
-            listed[:, pairs:].scatter(1, place, shared),
-            marks[:, 2:],
-        ],
-        dim=1,
-    )
-    made = _examples(ids, torch.full((num, 1), length - 1), shared, second - place)
-    return made._replace(first_value=END + 1)
+    begin, between, end = torch.tensor([BEGIN, BETWEEN, END]).expand(num, -1).split(1, dim=1)
+    other = listed[:, pairs:].scatter(1, place, shared)
+    ids = torch.cat([begin, listed[:, :pairs], between, other, end], dim=1)
+    places = torch.full((num, 1), length - 1)
+    return _examples(ids, places, shared, second - place, END + 1)
 
 
 # -------------------------------------------------------------------------------------------- draws
@@ -334,11 +289,10 @@ def check_room(
     """Raises UserError where so many pairs and their questions do not fit into the length, or their
     ids into the vocabulary."""
     if length < least_length or vocab < least_vocab:
-        needed = f"they need a length of {least_length:,} and a vocabulary of {least_vocab:,} at least"
-        raise UserError(
-            f"{count:,} {what} do not fit into {length:,} ids of a vocabulary of {vocab:,}",
-            remedy=needed,
-        )
+        least = f"a length of {least_length:,} and a vocabulary of {least_vocab:,}"
+        room = f"{length:,} ids of a vocabulary of {vocab:,}"
+        problem = f"{count:,} {what} do not fit into {room}"
+        raise UserError(problem, remedy=f"they need {least} at least")
 
 
 def keys_and_values(
@@ -355,50 +309,61 @@ def keys_and_values(
     return keys, first_value + distinct(num, num_values, vocab - first_value, generator)
 
 
-def _asked(
-    context: Tensor,
-    questions: Tensor,
-    answers: Tensor,
-    stands: Tensor,
+class Facts(NamedTuple):
+    """What is to be remembered, and what is asked of it, in n sequences.
+
+    `context` (n, c): the ids that state it. `questions` (n, q, w): ids of w places each, whose
+    answers (n, q) are at places `stands`, (n, q) or (q,), of the context. `first_value`: the lowest
+    id that is an answer.
+    """
+
+    context: Tensor
+    questions: Tensor
+    answers: Tensor
+    stands: Tensor
+    first_value: int
+
+
+def _ask(
+    facts: Facts,
     length: int,
     vocab: int,
-    power: float,
-    filler: str,
     generator: Generator,
+    power: float,
+    filler: str = "zero",
 ) -> Examples:
-    """`context` (n, c), and each of the `questions` (n, q, w) in a slot of w + 1 ids behind it,
-    asked for at its last id.
-
-    Its answer (n, q) is at place `stands` (n, q) or (q,) of the context.
-    """
+    """The context, and each of the questions in a slot of w + 1 ids behind it, asked for at its
+    last id."""
     if not 0 < power <= 10:
-        raise UserError(
-            "not above 0 and at most 10",
-            where=f"power {power}",
-            remedy="give 0.01 (near the pairs) to 1 (uniform)",
-        )
+        remedy = "give 0.01 (near the pairs) to 1 (uniform)"
+        raise UserError("not above 0 and at most 10", where=f"power {power}", remedy=remedy)
     if filler not in FILLERS:
-        raise UserError(
-            f"no such filler: {filler}",
-            where="filler",
-            remedy=f"choose {' or '.join(FILLERS)}",
-        )
-    (num, start), (_, count, width) = context.shape, questions.shape
+        remedy = f"choose {' or '.join(FILLERS)}"
+        raise UserError(f"no such filler: {filler}", where="filler", remedy=remedy)
+    (num, start), (_, count, width) = facts.context.shape, facts.questions.shape
     slots = weighted_draws(num, count, (length - start) // (width + 1), power, generator)
     first = start + (width + 1) * slots
-    ids = torch.cat([context, torch.zeros(num, length - start, dtype=torch.int64)], dim=1)
+    behind = torch.zeros(num, length - start, dtype=torch.int64)
+    ids = torch.cat([facts.context, behind], dim=1)
     for place in range(width):
-        ids.scatter_(1, first + place, questions[..., place])
+        ids.scatter_(1, first + place, facts.questions[..., place])
     places = first + width - 1
     if filler == "random":
         ids = torch.where(ids == 0, torch.randint(vocab, ids.shape, generator=generator), ids)
-    return _examples(ids, places, answers, places - stands)
+    return _examples(ids, places, facts.answers, places - facts.stands, facts.first_value)
 
 
-def _examples(ids: Tensor, places: Tensor, answers: Tensor, distances: Tensor | int) -> Examples:
+def _examples(
+    ids: Tensor,
+    places: Tensor,
+    answers: Tensor,
+    distances: Tensor | int,
+    first_value: int = 0,
+) -> Examples:
     """Examples with these answers (n, q) at `places` (n, q)."""
     targets = torch.full_like(ids, NOT_ASKED).scatter_(1, places, answers)
-    return Examples(ids, targets, torch.zeros_like(ids).scatter_(1, places, distances))
+    distances = torch.zeros_like(ids).scatter_(1, places, distances)
+    return Examples(ids, targets, distances, first_value)
 
 
 def distinct(num: int, size: int, population: int, generator: Generator) -> Tensor:
@@ -407,13 +372,13 @@ def distinct(num: int, size: int, population: int, generator: Generator) -> Tens
 
     A row costs size^2 comparisons, without a permutation of the population.
     """
-    chosen = torch.empty(num, size, dtype=torch.int64)
+    rows = torch.empty(num, size, dtype=torch.int64)
     for place, top in enumerate(range(population - size, population)):
         drawn = torch.randint(top + 1, (num, 1), generator=generator)
-        taken = (chosen[:, :place] == drawn).any(1, keepdim=True)
-        chosen[:, place : place + 1] = torch.where(taken, top, drawn)
+        is_taken = (rows[:, :place] == drawn).any(1, keepdim=True)
+        rows[:, place : place + 1] = torch.where(is_taken, top, drawn)
     order = torch.rand(num, size, generator=generator).argsort(1)
-    return chosen.gather(1, order)
+    return rows.gather(1, order)
 
 
 def weighted_draws(num: int, size: int, slots: int, power: float, generator: Generator) -> Tensor:

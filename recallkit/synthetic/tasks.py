@@ -86,31 +86,39 @@ def make_examples(
     from recallkit.models import user
 
     with user.open_function(task)[0].running(task):
-        made = generate(num, length, pairs, vocab, generator, **options)
-    return _checked(task, made, num, length, vocab)
+        value = generate(num, length, pairs, vocab, generator, **options)
+    return _checked(task, value, num, length, vocab)
 
 
 def options_of_task(task: str) -> dict[str, Any]:
     """The options of a task: names, and defaults (None where a user's function has none)."""
-    parameters = inspect.signature(_generator_of(task)).parameters.values()
-    return {p.name: None if p.default is p.empty else p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    options = {}
+    for parameter in inspect.signature(_generator_of(task)).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            default = parameter.default
+            options[parameter.name] = None if default is parameter.empty else default
+    return options
 
 
 def describe_tasks() -> list[tuple[str, str]]:
-    """Name and description of every task: the first line of its generator's docstring, read from
-    its file, without importing torch."""
-    file = Path(__file__).with_name("generators.py")
-    functions = {node.name: node for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)}
-    return [(name, str(ast.get_docstring(functions[name])).splitlines()[0]) for name in TASKS]
+    """Name and description of every task: the first sentence of its generator's docstring, read
+    from its file, without importing torch."""
+    text = Path(__file__).with_name("generators.py").read_text(encoding="utf-8")
+    descriptions = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef):
+            first, _, _ = str(ast.get_docstring(node)).partition("\n\n")
+            descriptions[node.name] = " ".join(first.split())
+    return [(name, descriptions[name]) for name in TASKS]
 
 
 def task_of(text: str) -> tuple[str, dict[str, Any]]:
     """`mqar,filler=random` -> the task and its options. Raises UserError for what it does not
     have."""
-    task, *given = text.split(",")
+    task, *words = text.split(",")
     known = options_of_task(task)
     options: dict[str, Any] = {}
-    for word in given:
+    for word in words:
         name, equals, value = word.partition("=")
         if not equals:
             remedy = f"{task} has {', '.join(known) or 'no options'}"
@@ -144,16 +152,14 @@ def answered(examples: Examples) -> Tensor:
     """
     import torch
 
-    asked = examples.targets != NOT_ASKED
+    is_asked = examples.targets != NOT_ASKED
     ids = torch.cat([examples.ids, torch.zeros_like(examples.ids[:, :1])], dim=1)
-    following = torch.where(asked, examples.targets, ids[:, 1:])
-    if (asked[:, 1:] & (following != ids[:, 1:])[:, :-1]).any():
-        raise UserError(
-            "an answer falls on the next question",
-            remedy="leave an id between questions, or make it the answer",
-        )
+    following = torch.where(is_asked, examples.targets, ids[:, 1:])
+    if (is_asked[:, 1:] & (following != ids[:, 1:])[:, :-1]).any():
+        remedy = "leave an id between questions, or make it the answer"
+        raise UserError("an answer falls on the next question", remedy=remedy)
     ids = torch.cat([ids[:, :1], following], dim=1)
-    return ids if asked[:, -1].any() else ids[:, :-1]
+    return ids if is_asked[:, -1].any() else ids[:, :-1]
 
 
 def _generator_of(task: str) -> Callable[..., Any]:
@@ -161,9 +167,9 @@ def _generator_of(task: str) -> Callable[..., Any]:
     there is none."""
     from recallkit.models import user
 
-    generate: Callable[..., Any] = (
-        user.open_function(task)[1] if user.is_user_function(task) else registry.resolve(TASKS, task, "synthetic task")
-    )
+    if user.is_user_function(task):
+        return user.open_function(task)[1]
+    generate: Callable[..., Any] = registry.resolve(TASKS, task, "synthetic task")
     return generate
 
 
@@ -174,40 +180,35 @@ def _check_option(task: str, name: str, value: Any, known: dict[str, Any]) -> No
         near = difflib.get_close_matches(name, known, n=1)
         remedy = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'none'}"
         raise UserError(f"no option {name!r}", where=task, remedy=remedy)
+    if known[name] is None:
+        return
     kind = type(known[name])
-    if known[name] is not None and type(value) is not kind and not (kind is float and type(value) is int):
-        raise UserError(
-            f"{name} is {value!r}",
-            where=task,
-            remedy=f"give a value of type {kind.__name__}",
-        )
+    types = (float, int) if kind is float else (kind,)
+    if type(value) not in types:
+        remedy = f"give a value of type {kind.__name__}"
+        raise UserError(f"{name} is {value!r}", where=task, remedy=remedy)
 
 
-def _checked(task: str, made: Any, num: int, length: int, vocab: int) -> Examples:
+def _checked(task: str, value: Any, num: int, length: int, vocab: int) -> Examples:
     """What a user's function returned as `Examples`, whose values begin with the lowest answer.
 
     Raises UserError where it is something else.
     """
     import torch
 
-    parts = made[:3] if isinstance(made, tuple) else ()
+    parts = value[:3] if isinstance(value, tuple) else ()
     shapes = [(part.shape, part.dtype) for part in parts if isinstance(part, torch.Tensor)]
     if shapes != [((num, length), torch.int64)] * 3:
         wanted = f"return ids, targets and distances, int64 tensors of {num:,} x {length:,}"
         raise UserError("its function did not return examples", where=task, remedy=wanted)
     examples = Examples(*parts)
-    asked = examples.targets != NOT_ASKED
-    for name, values in (("ids", examples.ids), ("targets", examples.targets[asked])):
-        if len(values) and (int(values.min()) < 0 or int(values.max()) >= vocab):
-            raise UserError(
-                f"{name} are not below {vocab:,}",
-                where=task,
-                remedy=f"keep ids, and targets but {NOT_ASKED}, within 0 to vocab - 1",
-            )
-    if not asked.any(1).all():
-        raise UserError(
-            "a sequence has no question",
-            where=task,
-            remedy=f"give each one target at least that is not {NOT_ASKED}",
-        )
-    return examples._replace(first_value=int(examples.targets[asked].min()))
+    is_asked = examples.targets != NOT_ASKED
+    targets = examples.targets[is_asked]
+    for name, ids in (("ids", examples.ids), ("targets", targets)):
+        if ((ids < 0) | (ids >= vocab)).any():
+            remedy = f"keep ids, and targets but {NOT_ASKED}, within 0 to vocab - 1"
+            raise UserError(f"{name} are not below {vocab:,}", where=task, remedy=remedy)
+    if not is_asked.any(1).all():
+        remedy = f"give each one target at least that is not {NOT_ASKED}"
+        raise UserError("a sequence has no question", where=task, remedy=remedy)
+    return examples._replace(first_value=int(targets.min()))

@@ -32,7 +32,8 @@ def ours(path: Path, batch: int, given: argparse.Namespace) -> Callable[[], Abst
     from recallkit import builtin
     from recallkit.models.evaluated import EvaluatedModel
     from recallkit.options import PromptOptions
-    from recallkit.recall.lm_eval_model import lm_eval_model
+    from recallkit.recall.answering import Answering
+    from recallkit.recall.lm_eval_model import ModelLM
     from recallkit.storage.journal import PartsJournal
     from recallkit.storage.timings import Timings
 
@@ -42,7 +43,7 @@ def ours(path: Path, batch: int, given: argparse.Namespace) -> Callable[[], Abst
     @contextmanager
     def made() -> Iterator[Any]:
         with tempfile.TemporaryDirectory() as folder, PartsJournal(Path(folder, "benchmark"), {}) as journal:
-            yield lm_eval_model(evaluated, "metadata", journal, options, Timings())
+            yield ModelLM(Answering(evaluated, "metadata", journal, options, Timings()))
 
     return made
 
@@ -56,9 +57,19 @@ def theirs(path: Path, batch: int, given: argparse.Namespace) -> Callable[[], Ab
 
 def evaluate(make: Callable[[], AbstractContextManager[Any]], documents: list[dict[str, Any]]) -> tuple[float, list[str]]:
     """Prompts a second, and the generations."""
-    from recallkit.recall.lm_eval_run import RecallTask, load_tasks, run_tasks
+    import datasets
+    from lm_eval.api.task import ConfigurableTask
 
-    task = load_tasks([RecallTask("metadata", documents, 1, {})])
+    from recallkit.recall.lm_eval_run import load_task, run_tasks
+
+    class Local(ConfigurableTask):
+        def download(self, dataset_kwargs=None, **kwargs):
+            self.dataset = {"test": datasets.Dataset.from_list(documents)}
+
+    generation = {"until": ["\n"], "max_gen_toks": 48, "do_sample": False}
+    fields = {"doc_to_text": "prompt", "doc_to_target": "value", "test_split": "test"}
+    output = {"output_type": "generate_until", "generation_kwargs": generation}
+    task = load_task(Local(config={"task": "metadata", **fields, **output}))
     begun = time.perf_counter()
     with make() as lm:
         rows = run_tasks(lm, task, model="m")["samples"]["metadata"]

@@ -1,4 +1,5 @@
-"""`recallkit mqar` as a user meets it: models of which the answer is known, a real one by hand, work gone on with, mistakes."""
+"""`recallkit mqar` as a user meets it: models of which the answer is known, a real one by hand,
+work gone on with, mistakes."""
 
 from __future__ import annotations
 
@@ -12,7 +13,14 @@ import polars as pl
 import pytest
 
 from recallkit.errors import UserError
-from recallkit.mqar.run import MqarModel, evaluate_mqar, files_of, plan_mqar, task_of, with_usual_size
+from recallkit.mqar.run import (
+    MqarModel,
+    evaluate_mqar,
+    files_of,
+    plan_mqar,
+    task_of,
+    with_usual_size,
+)
 from recallkit.mqar.sequences import make_sequences, vocabulary_of
 from recallkit.mqar.view import answer, mqar_tables
 from recallkit.options import MqarOptions
@@ -88,7 +96,8 @@ def test_models_of_which_the_answer_is_known_are_measured_so(home, own, tmp_path
 
 
 def test_control_models_recall_what_their_cache_completes(home, tmp_path):
-    """0.35 of control:recall's probability is on what followed the key; control:bigram knows nothing of the context."""
+    """0.35 of control:recall's probability is on what followed the key; control:bigram knows
+    nothing of the context."""
     models = ["control:recall", "control:bigram", "control:unigram"]
     tables, _ = evaluate_mqar(models, [4, 16], tmp_path, SMALL)
     for pairs in (4, 16):
@@ -107,7 +116,8 @@ FIRST = PERFECT.replace("What followed the latest", "What followed the first").r
 
 
 def test_each_task_is_answered_by_what_it_asks_for(home, own, tmp_path):
-    """What followed the latest occurrence is the answer, unless it takes two lookups; what followed the first is overwritten."""
+    """What followed the latest occurrence is the answer, unless it takes two lookups; what followed
+    the first is overwritten."""
     (tmp_path / "first.py").write_text(FIRST)
     models = [own["perfect"], f"{tmp_path / 'first.py'}:load"]
     for task, expected in {
@@ -121,8 +131,13 @@ def test_each_task_is_answered_by_what_it_asks_for(home, own, tmp_path):
         tables, folder = evaluate_mqar(models, [8], tmp_path / "out", replace(SMALL, task=task))
         assert folder.name.startswith(task.split(",")[0])
         rows = tables.mqar.to_dicts()
-        assert [row["accuracy"] for row in rows] == pytest.approx(expected, abs=0.1 if "random" in task else 0)
-        assert [(row["task"], row["power"], row["ar_tokens"]) for row in rows] == [(task, 0.01, 320)] * 2
+        assert [row["accuracy"] for row in rows] == pytest.approx(
+            expected,
+            abs=0.1 if "random" in task else 0,
+        )
+        assert [(row["task"], row["power"], row["ar_tokens"]) for row in rows] == [
+            (task, 0.01, 320),
+        ] * 2
     printed = [cell for table in mqar_tables(tables).values() for cell in (table.title, table.caption or "")]
     assert "mqar,filler=random: values recalled, in %, by number of pairs" in printed
     assert answer(tables).startswith("In mqar,filler=random, with 8 pairs in 64 ids, ")
@@ -140,12 +155,41 @@ def repeats(num, length, pairs, vocab, generator, *, gap: int = 1):
     return ids, targets, distances
 """
     (tmp_path / "tasks.py").write_text(own)
-    asked = ["mqar", "control:recall", "--seq-len", 16, "--samples", 20, "--pairs", 1, "-o", tmp_path / "out", "--json"]
-    done = run(*asked, "--task", f"{tmp_path / 'tasks.py'}:repeats,gap=2")
+    words = [
+        "mqar",
+        "control:recall",
+        "--seq-len",
+        16,
+        "--samples",
+        20,
+        "--pairs",
+        1,
+        "-o",
+        tmp_path / "out",
+        "--json",
+    ]
+    done = run(*words, "--task", f"{tmp_path / 'tasks.py'}:repeats,gap=2")
     [row] = json.loads(done.stdout)["mqar"]
-    assert (row["accuracy"] > 0.8, row["ar_tokens"], row["power"], row["filler_tokens"]) == (True, 20, None, 0), done.stderr
-    refused = run("mqar", "control:recall", "--task", "copying", "--power", 1, "-o", tmp_path / "other")
-    assert (refused.returncode, "copying has no power law of query positions; leave it out" in refused.stderr) == (2, True), refused.stderr
+    assert (row["accuracy"] > 0.8, row["ar_tokens"], row["power"], row["filler_tokens"]) == (
+        True,
+        20,
+        None,
+        0,
+    ), done.stderr
+    refused = run(
+        "mqar",
+        "control:recall",
+        "--task",
+        "copying",
+        "--power",
+        1,
+        "-o",
+        tmp_path / "other",
+    )
+    assert (
+        refused.returncode,
+        "copying has no power law of query positions; leave it out" in refused.stderr,
+    ) == (2, True), refused.stderr
 
 
 def test_a_real_model_as_a_direct_pass_has_it(home, tiny_model, tmp_path):
@@ -157,12 +201,12 @@ def test_a_real_model_as_a_direct_pass_has_it(home, tiny_model, tmp_path):
     queries = pl.read_parquet(files_of(tmp_path, model, 64, 6).queries)
     fillers = pl.read_parquet(files_of(tmp_path, model, 64, 6).fillers)
     vocabulary = vocabulary_of(load_tokenizer(None))
-    made = make_sequences(task_of(SMALL, 6), vocabulary, 40)
+    sequences = make_sequences(task_of(SMALL, 6), vocabulary, 40)
     net = AutoModelForCausalLM.from_pretrained(model).double().eval()
     with torch.no_grad():
-        log_probabilities = net(torch.from_numpy(made.ids)).logits.log_softmax(-1).numpy()
-    for sample, (ids, asked) in enumerate(zip(made.ids, made.asked, strict=True)):
-        places = np.flatnonzero(asked)
+        log_probabilities = net(torch.from_numpy(sequences.ids)).logits.log_softmax(-1).numpy()
+    for sample, (ids, words) in enumerate(zip(sequences.ids, sequences.answers, strict=True)):
+        places = np.flatnonzero(words)
         of_sample = queries.filter(pl.col("sample") == sample)
         expected = [-log_probabilities[sample, place, ids[place + 1]] for place in places]
         np.testing.assert_allclose(of_sample["nll"].to_numpy(), expected, rtol=0, atol=3e-5)
@@ -176,22 +220,19 @@ def test_a_real_model_as_a_direct_pass_has_it(home, tiny_model, tmp_path):
 
 
 def test_the_zoo_is_asked_less_than_the_papers_models():
-    sizes = {is_zoo: with_usual_size(MqarOptions(), is_zoo=is_zoo) for is_zoo in (True, False)}
-    assert [(of.length, of.num_samples, of.pairs) for of in sizes.values()] == [
-        (256, 50, [4, 8, 16, 32, 64]),
-        (1024, 1000, [16, 32, 64, 128, 256]),
+    for is_zoo, size in {
+        True: (256, 50, [4, 8, 16, 32, 64]),
+        False: (1024, 1000, [16, 32, 64, 128, 256]),
+    }.items():
+        options = with_usual_size(MqarOptions(), is_zoo=is_zoo)
+        assert (options.length, options.num_samples, options.pairs) == size
+    assert with_usual_size(MqarOptions(seq_len=64, samples=3, pairs=(8, 4)), is_zoo=True).pairs == [
+        4,
+        8,
     ]
-    assert with_usual_size(MqarOptions(seq_len=64, samples=3, pairs=(8, 4)), is_zoo=True).pairs == [4, 8]
 
 
-def test_of_the_usual_numbers_of_pairs_a_task_is_asked_those_that_it_can_have():
-    """Compound keys are a square, and take 6 ids in a sequence; of numbers that are given none is left out."""
-    squares = MqarOptions(task="compositional")
-    assert [with_usual_size(squares, is_zoo=is_zoo).pairs for is_zoo in (True, False)] == [[4, 16], [16, 64]]
-    assert with_usual_size(replace(squares, pairs=[8, 16]), is_zoo=False).pairs == [8, 16]
-
-
-# ---------------------------------------------------------------------------------------------------- found again, gone on
+# ----------------------------------------------------------------------------- found again, gone on
 
 
 def contents(out: Path) -> dict[str, bytes]:
@@ -210,7 +251,11 @@ def test_finished_work_is_reused_and_a_table_that_is_gone_made_again(home, tmp_p
     files_of(tmp_path, "control:unigram", 64, 4).fillers.unlink()
     evaluate_mqar(["control:recall", "control:unigram"], [4], tmp_path, SMALL)
     assert contents(tmp_path) == before
-    monkeypatch.setattr(MqarModel, "model", property(lambda self: pytest.fail("nothing is asked again")))
+    monkeypatch.setattr(
+        MqarModel,
+        "model",
+        property(lambda self: pytest.fail("nothing is asked again")),
+    )
     again, same = evaluate_mqar(["control:recall", "control:unigram"], [4], tmp_path, SMALL)
     assert same == folder
     assert again.mqar.equals(tables.mqar)
@@ -218,22 +263,47 @@ def test_finished_work_is_reused_and_a_table_that_is_gone_made_again(home, tmp_p
     assert evaluate_mqar(["control:unigram"], [4], tmp_path, SMALL)[1] != folder, "another question, another folder"
 
 
-# ------------------------------------------------------------------------------------------------------------- mistakes
+# ----------------------------------------------------------------------------------------- mistakes
 
 
 def test_mistakes_are_told_before_any_work(home, tiny_model, tmp_path):
     long = MqarOptions(seq_len=300, samples=40)
     short = str(tiny_model("gpt_neox"))
     for models, pairs, options, message in [
-        (["zoo:attention,stride=8"], [4], SMALL, "zoo:attention: stride is not an option of a model here; leave it out"),
-        (["control:copy"], [4], SMALL, "control:copy: it reads text, .* evaluate it with `recallkit eval-recall`"),
+        (
+            ["zoo:attention,stride=8"],
+            [4],
+            SMALL,
+            "zoo:attention: stride is not an option of a model here; leave it out",
+        ),
+        (
+            ["control:copy"],
+            [4],
+            SMALL,
+            "control:copy: it reads text, .* evaluate it with `recallkit eval-recall`",
+        ),
         (["control:unigram", "control:nothing"], [4], SMALL, "no such control model"),
         (["control:unigram", "control:unigram"], [4], SMALL, "a model is named twice"),
         (["control:unigram"], [4, 4], SMALL, "a number of pairs is named twice"),
-        (["control:unigram"], [4, 17], SMALL, "17 pairs do not fit into 64 ids of a vocabulary of 4,095; they need a length of 68"),
+        (
+            ["control:unigram"],
+            [4, 17],
+            SMALL,
+            "17 pairs do not fit into 64 ids of a vocabulary of 4,095; they need a length of 68",
+        ),
         (["control:unigram"], [4], MqarOptions(seq_len=64, samples=40, power=-1.0), "power -1.0"),
-        (["control:unigram", "zoo:hyena"], [4], long, "zoo:hyena: its context is 256 ids.* give --seq-len 257 or less"),
-        (["control:unigram", short], [4], long, "its context is 256 ids.* give --seq-len 257 or less"),
+        (
+            ["control:unigram", "zoo:hyena"],
+            [4],
+            long,
+            "zoo:hyena: its context is 256 ids.* give --seq-len 257 or less",
+        ),
+        (
+            ["control:unigram", short],
+            [4],
+            long,
+            "its context is 256 ids.* give --seq-len 257 or less",
+        ),
     ]:
         with pytest.raises(UserError, match=message) as caught:
             evaluate_mqar(models, pairs, tmp_path / "out", options)
@@ -248,19 +318,37 @@ def test_mistakes_are_told_before_any_work(home, tiny_model, tmp_path):
     evaluate_mqar([short], [4], tmp_path / "out", MqarOptions(seq_len=257, samples=2))
 
 
-# ------------------------------------------------------------------------------------------------------- what is printed
+# ---------------------------------------------------------------------------------- what is printed
 
 
 def test_the_command(run, home, tmp_path):
     out, figures = tmp_path / "x[bold]", tmp_path / "figures"
-    command = ["mqar", "control:recall", "control:bigram", "--seq-len", 64, "--samples", 10, "--pairs", "8,4", "-o", out]
+    command = [
+        "mqar",
+        "control:recall",
+        "control:bigram",
+        "--seq-len",
+        64,
+        "--samples",
+        10,
+        "--pairs",
+        "8,4",
+        "-o",
+        out,
+    ]
     done = run(*command, "--figures", figures, "--export", "csv,json,md,tex")
     assert done.returncode == 0, done.stderr
     assert "x[bold]" in done.stdout
-    assert {path.stem for path in figures.iterdir() if path.suffix == ".pdf"} == {"mqar_perplexity", "mqar_accuracy", "mqar_by_distance"}
-    found = json.loads(run(*command, "--json").stdout)
-    assert [(row["model"], row["pairs"]) for row in found["mqar"]] == [(m, p) for m in ("control:recall", "control:bigram") for p in (4, 8)]
-    names = {path.name for path in Path(found["path"]).iterdir()}
+    assert {path.stem for path in figures.iterdir() if path.suffix == ".pdf"} == {
+        "mqar_perplexity",
+        "mqar_accuracy",
+        "mqar_by_distance",
+    }
+    output = json.loads(run(*command, "--json").stdout)
+    assert [(row["model"], row["pairs"]) for row in output["mqar"]] == [
+        (m, p) for m in ("control:recall", "control:bigram") for p in (4, 8)
+    ]
+    names = {path.name for path in Path(output["path"]).iterdir()}
     assert {
         "mqar.parquet",
         "by_distance.parquet",

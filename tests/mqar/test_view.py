@@ -72,7 +72,7 @@ def test_the_guess_is_what_a_model_that_guesses_gets(home, tmp_path, task, lengt
     drawn = make_sequences(task_of(options, 9), vocabulary, 100)
     counted = [
         1 / len({id_ for id_ in ids[: place + 1] if id_ >= first})
-        for ids, asked in zip(drawn.ids.tolist(), drawn.asked, strict=True)
+        for ids, asked in zip(drawn.ids.tolist(), drawn.answers, strict=True)
         for place in asked.nonzero()[0]
     ]
     [row] = tables.mqar.to_dicts()

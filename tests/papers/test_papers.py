@@ -1,4 +1,5 @@
-"""The papers' tables: what one printed figure says of another is recomputed, and held within what rounding explains."""
+"""The papers' tables: what one printed figure says of another is recomputed, and held within what
+rounding explains."""
 
 from __future__ import annotations
 
@@ -25,10 +26,16 @@ def test_each_table_has_a_file_and_each_file_a_line():
         assert len(frame) > 1
 
 
-@pytest.mark.parametrize(("name", "stated"), [("zoology:1", 8), ("zoology:3", 1), ("zoology:4", 15), ("zoology:5", 1)])
+@pytest.mark.parametrize(
+    ("name", "stated"),
+    [("zoology:1", 8), ("zoology:3", 1), ("zoology:4", 15), ("zoology:5", 1)],
+)
 def test_stated_shares_follow_from_the_perplexities_beside_them(name, stated):
-    """All but one within rounding: Hyena at 360M parameters, where 98.2 % is stated and 70.2 to 73.0 % follow."""
-    frame = attribute_published(published.table_path(name)).frame.filter(pl.col("printed").is_not_null())
+    """All but one within rounding: Hyena at 360M parameters, where 98.2 % is stated and 70.2 to
+    73.0 % follow."""
+    frame = attribute_published(published.table_path(name)).frame.filter(
+        pl.col("printed").is_not_null(),
+    )
     assert len(frame) == stated
     missed = frame.filter(pl.col("note").str.contains(MISSTATED, literal=True))
     is_hyena = (frame["group"] == "360M") & (frame["model"] == "Hyena")
@@ -36,15 +43,19 @@ def test_stated_shares_follow_from_the_perplexities_beside_them(name, stated):
     ours = frame.filter(~is_hyena)
     assert (100 * (ours["printed"] - ours["gap_share_clipped"])).abs().max() < 0.65  # H3 at 125M: 88.4 stated, 87.8 computed
     for row in missed.iter_rows(named=True):
-        found = [round(100 * row[key], 1) for key in ("printed", "gap_share_low", "gap_share", "gap_share_high")]
-        assert found == [98.2, 70.2, 71.6, 73.0]
+        shares = [round(100 * row[key], 1) for key in ("printed", "gap_share_low", "gap_share", "gap_share_high")]
+        assert shares == [98.2, 70.2, 71.6, 73.0]
 
 
 @pytest.mark.parametrize("name", GAPS)
 def test_the_share_of_ar_hits_is_nearly_that_of_every_row(name):
-    """7 % of tokens, or 6 in models of 30B tokens and more, which have seen more bigrams often; 11.3 % in Zoology's largest."""
+    """7 % of tokens, or 6 in models of 30B tokens and more, which have seen more bigrams often;
+    11.3 % in Zoology's largest."""
     result = attribute_published(published.table_path(name))
-    expected = {"zoology:5": {11.3}, "based:1": {7.1, 5.8, 7.2}, "based:6": {7.0, 7.1}}.get(name, {7.0, 7.1})
+    expected = {"zoology:5": {11.3}, "based:1": {7.1, 5.8, 7.2}, "based:6": {7.0, 7.1}}.get(
+        name,
+        {7.0, 7.1},
+    )
     assert {round(100 * group.ar_share, 1) for group in result.groups} <= expected
     odd = result.frame.filter(pl.col("note").str.contains("its own"))
     assert {
@@ -70,7 +81,8 @@ ODD = {
     "based:1": {("360M, 10B", "GLA"): 10.5, ("360M, 10B", "H3"): 6.9},
     "based:6": {("feature map", "Performer 16"): 79.8},
 }
-"""Rows whose three perplexities imply another share of AR hits than the reference's, in percent, however they were rounded."""
+"""Rows whose three perplexities imply another share of AR hits than the reference's, in percent,
+however they were rounded."""
 
 
 def test_averages_follow_from_their_columns_but_for_three():
@@ -92,7 +104,10 @@ def test_a_gap_of_two_hundredths_has_no_share():
 
 
 def test_a_table_that_is_not_there_is_named():
-    with pytest.raises(UserError, match=r"zoology:9: no such table; give one of zoology:1, .*, or a file"):
+    with pytest.raises(
+        UserError,
+        match=r"zoology:9: no such table; give one of zoology:1, .*, or a file",
+    ):
         published.table_path("zoology:9")
     with pytest.raises(UserError, match="no column model"):
         attribute_published(published.table_path("yun:1"))

@@ -1,4 +1,5 @@
-"""Our models behind lm-eval, beside lm-eval's own transformers models: the same generations, likelihoods and cuts."""
+"""Our models behind lm-eval, beside lm-eval's own transformers models: the same generations,
+likelihoods and cuts."""
 
 from __future__ import annotations
 
@@ -10,11 +11,13 @@ import numpy as np
 import pytest
 
 from recallkit.errors import UserError
-from recallkit.options import PromptOptions
+from recallkit.options import RecallOptions
 from recallkit.recall import lm_eval_run
-from recallkit.recall.answering import open_prompted
+from recallkit.recall.answering import Answering, open_prompted
+from recallkit.recall.evaluation import recall_documents
 from recallkit.recall.lm_eval_model import ModelLM
-from recallkit.recall.lm_eval_run import RecallTask
+from recallkit.recall.prompts import make_documents
+from recallkit.recall.rows import RecallRow
 from recallkit.storage import artifacts
 from recallkit.storage.journal import Parts
 from recallkit.storage.timings import Timings
@@ -27,7 +30,8 @@ MAX_LENGTH = 256
 
 @pytest.fixture(scope="module")
 def model_path(tiny_model, tmp_path_factory):
-    """A tiny model that says different things after different prompts, with a tokenizer beside it."""
+    """A tiny model that says different things after different prompts, with a tokenizer beside
+    it."""
     folder = tmp_path_factory.mktemp("evaluated")
 
     def path(family: str, *, begins: bool = False) -> Path:
@@ -58,26 +62,39 @@ def tokenizer(*, begins: bool):
         return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|endoftext|>")
     backend.add_special_tokens(["<|begin|>"])
     special = [("<|begin|>", backend.token_to_id("<|begin|>"))]
-    backend.post_processor = processors.TemplateProcessing("<|begin|> $A", "<|begin|> $A $B", special)
-    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|endoftext|>", bos_token="<|begin|>")
+    backend.post_processor = processors.TemplateProcessing(
+        "<|begin|> $A",
+        "<|begin|> $A $B",
+        special,
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token="<|endoftext|>",
+        bos_token="<|begin|>",
+    )
 
 
 @pytest.fixture
 def ours(model_path, tmp_path):
-    def lm(family: str, *, begins: bool = False, **options) -> ModelLM:
-        folder = tmp_path / options.pop("mark", "test")
-        return behind_lm_eval(model_path(family, begins=begins), folder, context=options.pop("max_length", None), **options)
+    """A model behind lm-eval, whose answers are in the folder `mark`."""
+
+    def lm(family: str, *, begins: bool = False, mark: str = "test", **options) -> ModelLM:
+        return behind_lm_eval(model_path(family, begins=begins), tmp_path / mark, **options)
 
     return lm
 
 
-def behind_lm_eval(model: Path, folder: Path, **given: object) -> ModelLM:
-    """The model, its answers in a folder."""
+def evaluation_of(model: Path, folder: Path, options: RecallOptions) -> tuple:
+    """What an evaluation is made of: the model, a task, and a journal in the folder."""
     folder.mkdir(exist_ok=True)
-    options = PromptOptions(device="cpu", **given)
     [evaluated] = open_prompted([str(model)], options).values()
     journal = SimpleNamespace(parts=Parts(folder, "test"), note_resumed=lambda *_: None)
-    return ModelLM(evaluated, "test", journal, options, Timings())
+    return evaluated, "test", journal
+
+
+def behind_lm_eval(model: Path, folder: Path, **settings: object) -> ModelLM:
+    options = RecallOptions(device="cpu", **settings)
+    return ModelLM(Answering(*evaluation_of(model, folder, options), options, Timings()))
 
 
 @pytest.fixture(scope="module")
@@ -87,14 +104,25 @@ def theirs(model_path):
     def lm(family: str, *, begins: bool = False, **options):
         from lm_eval.models.huggingface import HFLM
 
-        return HFLM(pretrained=str(model_path(family, begins=begins)), device="cpu", dtype="float32", batch_size=1, **options)
+        return HFLM(
+            pretrained=str(model_path(family, begins=begins)),
+            device="cpu",
+            dtype="float32",
+            batch_size=1,
+            **options,
+        )
 
     return lm
 
 
 def rows(number: int = 10) -> list[dict[str, str]]:
-    """Documents of many lengths, some beyond the context, some of the same length; texts and values with spaces around them."""
-    texts = [*made_up_texts(number - 2, 250, seed=5), "the state of the model", "the model of the state"]
+    """Documents of many lengths, some beyond the context, some of the same length; texts and values
+    with spaces around them."""
+    texts = [
+        *made_up_texts(number - 2, 250, seed=5),
+        "the state of the model",
+        "the model of the state",
+    ]
     return [{"text": f" {text}\nkey:{' ' * (i % 3)}", "value": f" {text.split()[0]} ", "key": "key"} for i, text in enumerate(texts)]
 
 
@@ -112,13 +140,20 @@ def stock_task(name: str):
     task = Local()
     task.set_config("task", name)
     if name == "squad_completion":  # it would run with defaults that lm-eval injects, not with its own
-        task.set_config("generation_kwargs", {"until": ["\n"], "max_gen_toks": 48, "do_sample": False})
+        task.set_config(
+            "generation_kwargs",
+            {"until": ["\n"], "max_gen_toks": 48, "do_sample": False},
+        )
     return task
 
 
 def samples(lm, task) -> list[dict]:
-    found = lm_eval_run.run_tasks(lm, lm_eval_run.load_tasks([task]), model="m")["samples"]
-    return next(iter(found.values()))
+    results = lm_eval_run.run_tasks(lm, lm_eval_run.load_task(task), model="m")
+    return next(iter(results["samples"].values()))
+
+
+def generations(rows: list[dict]) -> list[str]:
+    return [row["filtered_resps"][0] for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -126,28 +161,42 @@ def samples(lm, task) -> list[dict]:
     [("llama", "swde", True), ("gpt_neox", "squad_completion", False)],
 )
 def test_stock_tasks_give_what_lm_evals_own_model_gives(ours, theirs, family, name, begins):
-    """Of prompts that fit, where a model reads a token before every text: of others lm-eval cuts that, too."""
+    """Of prompts that fit, where a model reads a token before every text: of others lm-eval cuts
+    that, too."""
     lm = ours(family, begins=begins)
-    expected, found = (samples(each, stock_task(name)) for each in (theirs(family, begins=begins), lm))
+    expected = samples(theirs(family, begins=begins), stock_task(name))
+    actual = samples(lm, stock_task(name))
     if begins:
-        fits = [len(lm.tok_encode(row["doc"]["text"])) <= MAX_LENGTH - 60 for row in expected]
-        assert 0 < sum(fits) < len(fits)
-        expected, found = ([row for row, is_short in zip(rows_, fits, strict=True) if is_short] for rows_ in (expected, found))
-    assert [row["filtered_resps"] for row in found] == [row["filtered_resps"] for row in expected]
-    assert [row["contains"] for row in found] == [row["contains"] for row in expected]
-    assert len({row["filtered_resps"][0] for row in found}) > 3, "generations that are all alike would prove nothing"
+        sizes = [len(lm.tok_encode(row["doc"]["text"])) for row in expected]
+        fitting = [place for place, size in enumerate(sizes) if size <= MAX_LENGTH - 60]
+        assert 0 < len(fitting) < len(sizes)
+        actual, expected = ([rows[place] for place in fitting] for rows in (actual, expected))
+    assert generations(actual) == generations(expected)
+    assert [row["contains"] for row in actual] == [row["contains"] for row in expected]
+    assert len(set(generations(actual))) > 3, "generations that are all alike prove nothing"
 
 
-def test_our_version_1_asks_what_the_stock_tasks_ask(ours, theirs):
+@pytest.fixture
+def recalls(model_path, tmp_path):
+    """The results of a tiny llama on our own evaluation of these rows."""
+
+    def evaluate(mark: str, **settings: object) -> list:
+        options = RecallOptions(device="cpu", **settings)
+        evaluation = evaluation_of(model_path("llama"), tmp_path / mark, options)
+        fields = [RecallRow("d", row["text"], row["value"], row["key"]) for row in rows()]
+        documents = list(make_documents("fda", fields, evaluation[0].tokenizer, options))
+        return recall_documents(*evaluation[:2], documents, evaluation[2], options, Timings())
+
+    return evaluate
+
+
+def test_our_own_evaluations_ask_what_the_stock_tasks_ask(recalls, theirs):
+    results = recalls("own", batch_size=3)
     expected = samples(theirs("llama"), stock_task("fda"))
-    documents = [{"prompt": row["text"].strip(), "value": row["value"].strip()} for row in rows()]
-    lm = ours("llama", batch_size=3)
-    found = samples(lm, RecallTask("fda", documents, 1, {}))
-    assert [row["filtered_resps"][0] for row in found] == [row["filtered_resps"][0] for row in expected]
-    num_cut = [lm.recalls[row["doc"]["prompt"], row["doc"]["value"]].num_cut for row in found]
-    lengths = [len(lm.tok_encode(row["doc"]["prompt"])) for row in found]
-    assert num_cut == [max(0, length - (MAX_LENGTH - 48)) for length in lengths]
-    assert 0 < sum(cut > 0 for cut in num_cut) < len(num_cut)
+    assert [recall.generation for recall in results] == generations(expected)
+    cut = [recall.num_cut for recall in results]
+    assert cut == [max(0, recall.prompt_tokens - (MAX_LENGTH - 48)) for recall in results]
+    assert 0 < sum(number > 0 for number in cut) < len(cut)
 
 
 def requests(kind: str, arguments: list[tuple]) -> list:
@@ -159,48 +208,62 @@ def requests(kind: str, arguments: list[tuple]) -> list:
 @pytest.mark.parametrize(("family", "begins"), [("llama", True), ("rwkv", False)])
 def test_likelihoods_are_lm_evals(ours, theirs, family, begins):
     texts = made_up_texts(6, 200, seed=8)
-    pairs = [(text, f" {word}") for text in texts[:4] for word in ("the", "state of memory")] + [("", "the key"), (texts[0] + " ", "x")]
+    pairs = [(text, f" {word}") for text in texts[:4] for word in ("the", "state of memory")] + [
+        ("", "the key"),
+        (texts[0] + " ", "x"),
+    ]
     texts = [*texts, "a"]
     pairs += [("the", " of" * 200)]
-    mine, other = (make(family, begins=begins, max_length=MAX_LENGTH) for make in (ours, theirs))
-    found, expected = (lm.loglikelihood(requests("loglikelihood", pairs)) for lm in (mine, other))
-    assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=2e-4)
-    assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
+    mine = ours(family, begins=begins, context=MAX_LENGTH)
+    other = theirs(family, begins=begins, max_length=MAX_LENGTH)
+    results, expected = (lm.loglikelihood(requests("loglikelihood", pairs)) for lm in (mine, other))
+    assert [value for value, _ in results] == pytest.approx(
+        [value for value, _ in expected],
+        abs=2e-4,
+    )
+    assert [greedy for _, greedy in results] == [greedy for _, greedy in expected]
     if not begins:  # lm-eval predicts a token before every text from itself, and reads no later window behind it
-        whole = [(text,) for text in texts]
-        found, expected = (lm.loglikelihood_rolling(requests("loglikelihood_rolling", whole)) for lm in (mine, other))
-        assert found == pytest.approx(list(expected), abs=2e-3)
-    (space, _), (nothing, _) = mine.loglikelihood(requests("loglikelihood", [(" ", "a"), ("", " a")]))
+        rolling = requests("loglikelihood_rolling", [(text,) for text in texts])
+        results, expected = (lm.loglikelihood_rolling(rolling) for lm in (mine, other))
+        assert results == pytest.approx(list(expected), abs=2e-3)
+    (space, _), (nothing, _) = mine.loglikelihood(
+        requests("loglikelihood", [(" ", "a"), ("", " a")]),
+    )
     assert space == pytest.approx(nothing), "spaces belong to the continuation: nothing is left before it"
 
 
-def test_batches_are_kept_and_the_same_whoever_made_them(ours, tmp_path):
-    documents = [{"prompt": row["text"].strip(), "value": row["value"].strip()} for row in rows()]
+def test_batches_are_reused_and_the_same_in_every_run(recalls, tmp_path):
+    def evaluated(mark: str) -> tuple[list, list[bytes]]:
+        results = recalls(mark, batch_size=4)
+        return results, [path.read_bytes() for path in sorted((tmp_path / mark).glob("part-*"))]
 
-    def evaluated(mark: str) -> tuple[list[str], list[bytes]]:
-        lm = ours("llama", batch_size=4, mark=mark)
-        texts = [row["filtered_resps"][0] for row in samples(lm, RecallTask("t", documents, 1, {}))]
-        return texts, [path.read_bytes() for path in sorted((tmp_path / mark).glob("part-*"))]
-
-    texts, parts = evaluated("one")
+    results, parts = evaluated("one")
     assert len(parts) == 3
     for number in (0, 2):
         (tmp_path / "one" / f"part-test-{number:06d}").unlink()
-    assert evaluated("one") == (texts, parts) == evaluated("two")
+    assert evaluated("one") == (results, parts) == evaluated("two")
     part = tmp_path / "one" / "part-test-000001"
     changed = artifacts.read_json(part)
     changed["outcomes"][0]["ids"] = [1]
     artifacts.write_json(part, changed)
-    assert evaluated("one")[0] != texts, "a batch that is there is not made again"
+    assert evaluated("one")[0] != results, "a batch that is there is not made again"
 
 
 def test_what_does_not_fit_is_one_line(ours):
-    lm = ours("llama", max_length=40)
+    lm = ours("llama", context=40)
     with pytest.raises(UserError, match="no room for a prompt and 48 generated ones"):
-        samples(lm, RecallTask("t", [{"prompt": "a", "value": "b"}], 1, {}))
-    for options, asked in [({"do_sample": True, "temperature": 1.0}, "sampling"), ({"num_beams": 3}, "num_beams")]:
-        with pytest.raises(UserError, match=f"it asks for {asked}, but generation is greedy here"):
-            lm.generate_until(requests("generate_until", [("a", {"until": ["\n"], "max_gen_toks": 2, **options})]))
+        samples(lm, stock_task("fda"))
+    for options, prompts in [
+        ({"do_sample": True, "temperature": 1.0}, "sampling"),
+        ({"num_beams": 3}, "num_beams"),
+    ]:
+        with pytest.raises(
+            UserError,
+            match=f"it asks for {prompts}, but generation is greedy here",
+        ):
+            lm.generate_until(
+                requests("generate_until", [("a", {"until": ["\n"], "max_gen_toks": 2, **options})]),
+            )
     for continuation in ("", " the" * 50):
         with pytest.raises(UserError, match="but the context has room for 1 to 40"):
             lm.loglikelihood(requests("loglikelihood", [("of", continuation)]))
@@ -210,64 +273,84 @@ def test_generation_stops_where_the_models_configuration_says(ours, theirs, mode
     """An end-of-turn token that is no tokenizer's end token, as instruction-tuned models have."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    asked = [("the state of the", {"until": [], "max_gen_toks": 12})]
+    prompts = [("the state of the", {"until": [], "max_gen_toks": 12})]
     folder = model_path("llama").parent / "llama-turns"
     reader = AutoTokenizer.from_pretrained(model_path("llama"))
-    ids = reader(ours("llama", mark="free").generate_until(requests("generate_until", asked))[0])["input_ids"]
+    ids = reader(ours("llama", mark="free").generate_until(requests("generate_until", prompts))[0])["input_ids"]
     model = AutoModelForCausalLM.from_pretrained(model_path("llama"))
     model.generation_config.eos_token_id = [0, ids[3]]
     model.save_pretrained(folder)
     reader.save_pretrained(folder)
     from lm_eval.models.huggingface import HFLM
 
-    expected = HFLM(pretrained=str(folder), device="cpu", dtype="float32", batch_size=1).generate_until(requests("generate_until", asked))
+    expected = HFLM(
+        pretrained=str(folder),
+        device="cpu",
+        dtype="float32",
+        batch_size=1,
+    ).generate_until(requests("generate_until", prompts))
     lm = behind_lm_eval(folder, folder / "answers")
-    assert lm.generate_until(requests("generate_until", asked)) == expected
+    assert lm.generate_until(requests("generate_until", prompts)) == expected
     assert len(reader(expected[0])["input_ids"]) == 4
 
 
 def test_a_batch_that_does_not_fit_is_halved(ours):
-    lm, whole = ours("llama", batch_size=8, mark="a"), ours("llama", batch_size=8, mark="b")
+    lm, unlimited = (ours("llama", batch_size=8, mark=mark) for mark in ("a", "b"))
     pairs = [(f"the state {word}", " model") for word in ("a", "b", "c", "d", "e")]
-    model = lm.evaluated.model
-    score, seen = model.score, []
+    model = lm.answering.model.model
+    score, sizes = model.score, []
 
     def small(ids: np.ndarray, offsets: np.ndarray):
-        seen.append(len(offsets) - 1)
+        sizes.append(len(offsets) - 1)
         if len(offsets) > 3:
             raise MemoryError
         return score(ids, offsets)
 
     model.score = small
-    found = lm.loglikelihood(requests("loglikelihood", pairs))
-    assert [value for value, _ in found] == pytest.approx([v for v, _ in whole.loglikelihood(requests("loglikelihood", pairs))], abs=1e-5)
-    assert seen == [5, 2, 3, 1, 2]
+    results = lm.loglikelihood(requests("loglikelihood", pairs))
+    expected = unlimited.loglikelihood(requests("loglikelihood", pairs))
+    assert [value for value, _ in results] == pytest.approx([v for v, _ in expected], abs=1e-5)
+    assert sizes == [5, 2, 3, 1, 2]
     model.score = lambda ids, offsets: (_ for _ in ()).throw(MemoryError())
     with pytest.raises(UserError, match="out of memory on a prompt of"):
         lm.loglikelihood(requests("loglikelihood", [("the", " x y")]))
 
 
 def test_what_a_text_begins_with_is_neither_cut_nor_predicted(ours, model_path):
-    """lm-eval cuts it with the rest of a long prompt's beginning, and predicts it from itself: no model was trained to read so."""
+    """lm-eval cuts it with the rest of a long prompt's beginning, and predicts it from itself: no
+    model was trained to read so."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     path = model_path("llama", begins=True)
-    reader, model = AutoTokenizer.from_pretrained(path), AutoModelForCausalLM.from_pretrained(path).eval()
+    reader, model = (
+        AutoTokenizer.from_pretrained(path),
+        AutoModelForCausalLM.from_pretrained(path).eval(),
+    )
     begin, text = reader.bos_token_id, " ".join(made_up_texts(4, 250, seed=5))
     ids = reader(text, add_special_tokens=False)["input_ids"]
     assert len(ids) > MAX_LENGTH
     lm = ours("llama", begins=True)
     last = torch.tensor([[begin, *ids[-(MAX_LENGTH - 1 - 6) :]]])
-    expected = model.generate(last, attention_mask=torch.ones_like(last), max_new_tokens=6, do_sample=False, eos_token_id=None)
-    [found] = lm.generate_until(requests("generate_until", [(text, {"until": [], "max_gen_toks": 6})]))
-    assert found == reader.decode(expected[0, last.shape[1] :], skip_special_tokens=True)
+    expected = model.generate(
+        last,
+        attention_mask=torch.ones_like(last),
+        max_new_tokens=6,
+        do_sample=False,
+        eos_token_id=None,
+    )
+    [results] = lm.generate_until(
+        requests("generate_until", [(text, {"until": [], "max_gen_toks": 6})]),
+    )
+    assert results == reader.decode(expected[0, last.shape[1] :], skip_special_tokens=True)
 
     some = ids[:200]
     with torch.no_grad():
         logits = model(torch.tensor([[begin, *some]])).logits[0].double()
     nll = -torch.log_softmax(logits[:-1], 1).gather(1, torch.tensor(some)[:, None]).sum()
-    [rolled] = ours("llama", begins=True, mark="rolling").loglikelihood_rolling(requests("loglikelihood_rolling", [(reader.decode(some),)]))
+    [rolled] = ours("llama", begins=True, mark="rolling").loglikelihood_rolling(
+        requests("loglikelihood_rolling", [(reader.decode(some),)]),
+    )
     assert -rolled == pytest.approx(float(nll), rel=1e-5)
 
 
@@ -282,7 +365,10 @@ def test_an_empty_context_is_all_that_is_read_before_a_text(model_path, tmp_path
     pair = ["<|begin|>", "<|endoftext|>"]
     prefix = [backend.token_to_id(token) for token in pair]
     special = list(zip(pair, prefix, strict=True))
-    backend.post_processor = processors.TemplateProcessing(single=f"{' '.join(pair)} $A", special_tokens=special)
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{' '.join(pair)} $A",
+        special_tokens=special,
+    )
     backend.save(str(folder / "tokenizer.json"))
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     ids = backend.encode("the key", add_special_tokens=False).ids

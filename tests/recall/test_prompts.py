@@ -1,8 +1,9 @@
-"""Prompts by hand, and as the authors of JRT make them; the cut and the places of values against slow computations, on text of every
-width and any tokenization.
+"""Prompts by hand, and as the authors of JRT make them; the cut and the places of values against
+slow computations, on text of every width and any tokenization.
 
-data/jrt_prompts.jsonl has rows of our own, and what the tasks of github.com/HazyResearch/prefix-linear-attention (7490f22) make of
-them: prompts, and which of some generations are right.
+data/jrt_prompts.jsonl has rows of our own, and what the tasks of
+github.com/HazyResearch/prefix-linear-attention (7490f22) make of them: prompts, and which of some
+generations are right.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from recallkit.recall.prompts import Places, cut_around_answer, find_places, has_any, make_prompt, split_query, word_f1
+from recallkit.recall.prompts import (
+    Places,
+    cut_around_answer,
+    find_places,
+    has_any,
+    make_prompt,
+    split_query,
+    word_f1,
+)
 from recallkit.recall.rows import QuestionRow, RecallRow
 
 
@@ -44,17 +53,20 @@ def test_split_query(text: str, key: str | None, document: str, query: str) -> N
 
 
 def test_shortened_documents_keep_what_parts_them_from_the_query() -> None:
-    asked = []
+    calls = []
 
     def shorten(document: str, value: str) -> str:
-        asked.append((document, value))
+        calls.append((document, value))
         return document[-3:]
 
-    keyed, question = row(" abc def \n\n key: ", " v ", key="key"), row("abc def\n \nQuestion: x?\nAnswer:")
+    keyed, question = (
+        row(" abc def \n\n key: ", " v ", key="key"),
+        row("abc def\n \nQuestion: x?\nAnswer:"),
+    )
     assert make_prompt(keyed, version=0, kind="standard", shorten=shorten).text == "def \n\n key: "
     assert make_prompt(keyed, version=1, kind="standard", shorten=shorten).text == "def \n\n key:"
     assert make_prompt(question, version=1, kind="standard", shorten=shorten).text == "def\n \nQuestion: x?\nAnswer:"
-    assert asked == [(" abc def", " v "), (" abc def", "v"), ("abc def", "v")]
+    assert calls == [(" abc def", " v "), (" abc def", "v"), ("abc def", "v")]
     assert make_prompt(keyed, version=1, kind="twice", shorten=shorten).text == "Information about Key. def.\ndef. Key:"
     assert make_prompt(question, version=1, kind="twice", shorten=shorten).text == "def\ndef\n \nQuestion: x?\nAnswer:"
 
@@ -65,19 +77,20 @@ RECORDED = [json.loads(line) for line in (Path(__file__).parent / "data" / "jrt_
 @pytest.mark.parametrize("recorded", RECORDED)
 def test_prompts_and_metric_are_those_of_jrts_authors(recorded: dict[str, Any]) -> None:
     fields = dict(recorded["row"])
+    text: Any = None
     if "answers" in fields:
-        asked, answers = fields.pop("orig_question"), tuple(fields.pop("answers"))
-        given_row: Any = QuestionRow("d", answers=answers, asked=asked, **fields)
+        answers = tuple(fields.pop("answers"))
+        text = QuestionRow("d", answers=answers, **fields)
     else:
-        given_row = RecallRow("d", **fields)
+        text = RecallRow("d", **fields)
     for kind in ("once", "twice"):
-        prompt = make_prompt(given_row, version=0, kind=kind, task=recorded["task"])
+        prompt = make_prompt(text, version=0, kind=kind, task=recorded["task"])
         assert prompt.text == recorded[kind]
         for is_right in ("right", "wrong"):
             for generation in recorded[is_right]:
                 assert has_any(generation, prompt.answers or [prompt.value]) == (is_right == "right"), generation
     if "answers" in recorded["row"] or recorded["task"] == "squad":
-        assert make_prompt(given_row, version=1, kind="standard", task=recorded["task"]).text == recorded["once"]
+        assert make_prompt(text, version=1, kind="standard", task=recorded["task"]).text == recorded["once"]
 
 
 def question(context: str = "Eels were rent.", *answers: str) -> QuestionRow:
@@ -88,8 +101,15 @@ def test_the_value_of_a_question_is_the_first_answer_that_can_be_recalled() -> N
     assert question("Eels and reed", "corn", " REED ", "eels").value == " REED "
     assert question("Eels and reed", "corn", "oats").value == "corn"
     assert question("Eels and reed").value == ""
-    for version, value, answers in ((0, " REED ", (" corn", " REED ")), (1, "REED", ("corn", "REED"))):
-        prompt = make_prompt(question("Eels and reed", " corn", " REED "), version=version, kind="standard")
+    for version, value, answers in (
+        (0, " REED ", (" corn", " REED ")),
+        (1, "REED", ("corn", "REED")),
+    ):
+        prompt = make_prompt(
+            question("Eels and reed", " corn", " REED "),
+            version=version,
+            kind="standard",
+        )
         assert (prompt.value, prompt.answers) == (value, answers)
 
 
@@ -104,27 +124,34 @@ VALUE = st.text(ALPHABET, min_size=1, max_size=4)
 
 @st.composite
 def tokenized(draw: st.DrawFn) -> tuple[str, np.ndarray]:
-    """A text and where its tokens end: its characters, its characters with several tokens each, or any of its bytes."""
+    """A text and where its tokens end: its characters, its characters with several tokens each, or
+    any of its bytes."""
     text = draw(TEXT)
     size = len(text.encode())
     ends = np.cumsum([len(character.encode()) for character in text], dtype=np.int64)
     kind = draw(st.sampled_from(["characters", "repeated", "bytes"]))
     if kind == "repeated":
-        ends = np.repeat(ends, draw(st.lists(st.integers(1, 3), min_size=len(text), max_size=len(text))))
+        ends = np.repeat(
+            ends,
+            draw(st.lists(st.integers(1, 3), min_size=len(text), max_size=len(text))),
+        )
     if kind == "bytes":
-        ends = np.array(sorted({*draw(st.sets(st.integers(1, size))), size}) if size else [], np.int64)
+        ends = np.array(
+            sorted({*draw(st.sets(st.integers(1, size))), size}) if size else [],
+            np.int64,
+        )
     return text, ends
 
 
 def mentions(text: str, value: str) -> list[tuple[int, int]]:
     """Where a value's mentions begin and end in UTF-8, found one character after the other."""
-    found, at = [], 0
+    spans, at = [], 0
     while at < len(text):
         match = re.match(re.escape(value), text[at:], re.IGNORECASE)
         if match:
-            found.append((len(text[:at].encode()), len(text[: at + match.end()].encode())))
+            spans.append((len(text[:at].encode()), len(text[: at + match.end()].encode())))
         at += match.end() if match else 1
-    return found
+    return spans
 
 
 def num_tokens_until(stops: np.ndarray, place: int) -> int:
@@ -133,24 +160,28 @@ def num_tokens_until(stops: np.ndarray, place: int) -> int:
 
 
 @given(tokenized(), VALUE, st.integers(0, 20))
-def test_places_against_a_slow_computation(given_text: tuple[str, np.ndarray], value: str, num_cut: int) -> None:
+def test_places_against_a_slow_computation(
+    given_text: tuple[str, np.ndarray],
+    value: str,
+    num_cut: int,
+) -> None:
     text, stops = given_text
     num_cut = min(num_cut, len(stops))
-    found = mentions(text, value)
+    spans = mentions(text, value)
     cut_away = (0, *map(int, stops))[num_cut]
-    kept = [begin for begin, _ in found if begin >= cut_away]
+    remaining = [begin for begin, _ in spans if begin >= cut_away]
     places = find_places(text, value, stops, num_cut)
     assert places == Places(
-        occurrences=len(found),
-        distance=len(stops) - num_tokens_until(stops, kept[-1]) if kept else None,
-        answer_cut=bool(found) and not kept,
+        occurrences=len(spans),
+        distance=len(stops) - num_tokens_until(stops, remaining[-1]) if remaining else None,
+        answer_cut=bool(spans) and not remaining,
         characters_cut=sum(len(text[:place].encode()) < cut_away for place in range(len(text))),
     )
 
 
 def test_cuts_by_hand() -> None:
     text, stops = "0123456789", np.arange(1, 11)
-    for value, most, kept in (
+    for value, most, remaining in (
         ("5", 4, "3456"),
         ("5", 5, "34567"),
         ("0", 4, "0123"),
@@ -160,7 +191,7 @@ def test_cuts_by_hand() -> None:
         ("5", 99, text),
         ("", 4, "0123"),
     ):
-        assert cut_around_answer(text, value, stops, most) == kept
+        assert cut_around_answer(text, value, stops, most) == remaining
     assert cut_around_answer("ab AB cd", "AB", np.arange(1, 9), 2) == "ab", "the earliest mention, in whatever case"
     emoji = "a🙂b"
     assert cut_around_answer(emoji, "a", np.array([1, 5, 5, 5, 6]), 3) == "a", "a character of three tokens, whole or not at all"
@@ -173,18 +204,33 @@ def test_places_by_hand() -> None:
     assert len(prompt.encode()) == 22, "two characters of two bytes before the value, one behind it"
     stops = np.arange(1, 23)
     assert find_places(prompt, "value", stops, 0) == Places(2, 22 - 13, answer_cut=False)
-    assert find_places(prompt, "value", stops, 6) == Places(2, 22 - 13, answer_cut=False, characters_cut=4)
-    assert find_places(prompt, "value", stops, 7) == Places(2, 22 - 13, answer_cut=False, characters_cut=5)
-    assert find_places(prompt, "value", stops, 14) == Places(2, None, answer_cut=True, characters_cut=12)
+    assert find_places(prompt, "value", stops, 6) == Places(
+        2,
+        22 - 13,
+        answer_cut=False,
+        characters_cut=4,
+    )
+    assert find_places(prompt, "value", stops, 7) == Places(
+        2,
+        22 - 13,
+        answer_cut=False,
+        characters_cut=5,
+    )
+    assert find_places(prompt, "value", stops, 14) == Places(
+        2,
+        None,
+        answer_cut=True,
+        characters_cut=12,
+    )
     assert find_places(prompt, "value", stops, 1).characters_cut == 1
     assert find_places("éa", "a", np.arange(1, 4), 1).characters_cut == 1, "a character that is cut in two"
     assert find_places(prompt, "none", stops, 0) == Places(0, None, answer_cut=False)
     assert find_places("ab value", "value", np.array([3, 4, 5, 6, 8]), 0).distance == 4
 
 
-WORDS = st.text(alphabet="ab the.an,-A\n’", max_size=30) | st.lists(st.sampled_from(["the", "Denver", "Broncos,", "an", "15-1"])).map(
-    " ".join
-)
+WORDS = st.text(alphabet="ab the.an,-A\n’", max_size=30) | st.lists(
+    st.sampled_from(["the", "Denver", "Broncos,", "an", "15-1"]),
+).map(" ".join)
 
 
 @settings(max_examples=200)

@@ -1,4 +1,5 @@
-"""`recallkit eval-recall` as a user meets it: accuracies counted independently, cuts counted, work reused and resumed, mistakes."""
+"""`recallkit eval-recall` as a user meets it: accuracies counted independently, cuts counted, work
+reused and resumed, mistakes."""
 
 from __future__ import annotations
 
@@ -25,11 +26,19 @@ NUM_ROWS = 8
 
 
 def write_rows(path: Path, number: int = NUM_ROWS, *, ending: str = "") -> Path:
-    """Documents `name: value`, of many lengths, that ask for one of their names; two rows a document."""
+    """Documents `name: value`, of many lengths, that ask for one of their names; two rows a
+    document."""
     rows = []
     for i, text in enumerate(made_up_texts(number, 120, seed=9)):
         words = text.replace("\n", " ")
-        rows.append({"doc_id": f"d{i // 2}", "key": "Name", "value": f" value{i}", "text": f"Name: value{i}\n{words}\nName:{ending}"})
+        rows.append(
+            {
+                "doc_id": f"d{i // 2}",
+                "key": "Name",
+                "value": f" value{i}",
+                "text": f"Name: value{i}\n{words}\nName:{ending}",
+            },
+        )
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
@@ -46,7 +55,12 @@ def documents(out: Path, model: str, variant: str = "fda-v1") -> pl.DataFrame:
 @pytest.mark.ci
 def test_controls_are_told_apart_on_real_documents(home, test_data, tmp_path):
     """One copies, one knows nothing of the context."""
-    tables, _ = evaluate_recall(CONTROLS, ["fda", "swde", "squad"], tmp_path, RecallOptions(data=test_data / "evals", limit=8))
+    tables, _ = evaluate_recall(
+        CONTROLS,
+        ["fda", "swde", "squad"],
+        tmp_path,
+        RecallOptions(data=test_data / "evals", limit=8),
+    )
     for task, least in (("fda", 0.95), ("swde", 0.9), ("squad", 0.7)):
         accuracy, nll = (dict(tables.recall.filter(task=task).select("model", name).rows()) for name in ("accuracy", "answer_nll"))
         assert accuracy["control:copy"] > least
@@ -58,13 +72,13 @@ def test_controls_are_told_apart_on_real_documents(home, test_data, tmp_path):
 def test_without_arguments_the_controls_are_asked_about_packages_once(run):
     done = run("eval-recall", "--limit", 20, "--json")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    rows = {row["model"]: row for row in found["recall"]}
+    output = json.loads(done.stdout)
+    rows = {row["model"]: row for row in output["recall"]}
     assert list(rows) == CONTROLS
     assert [row["accuracy"] for row in rows.values()][::2] == [1.0, 0.0]
     assert rows["control:unigram"]["difference"] == -1.0
     tables = {f"{name}.parquet" for name in ("recall", "by_distance", "by_occurrences", "by_length", "by_depth")}
-    assert {path.name for path in Path(found["path"]).iterdir()} == {*tables, "manifest.json"}
+    assert {path.name for path in Path(output["path"]).iterdir()} == {*tables, "manifest.json"}
     table = run("eval-recall", "--limit", 20)
     assert "control:unigram" in table.stdout
     assert "100.0 points fewer" in " ".join(table.stdout.split())
@@ -72,28 +86,49 @@ def test_without_arguments_the_controls_are_asked_about_packages_once(run):
 
 
 def test_a_documents_table_says_what_happened(home, rows, tmp_path):
-    tables, folder = evaluate_recall(["control:copy", "control:recall"], ["fda"], tmp_path / "out", RecallOptions(data=rows))
+    tables, folder = evaluate_recall(
+        ["control:copy", "control:recall"],
+        ["fda"],
+        tmp_path / "out",
+        RecallOptions(data=rows),
+    )
     table = documents(tmp_path / "out", "control:recall")
     tokenizer = load_tokenizer(None)
     for row, document in zip(load_rows("fda", rows).rows, table.to_dicts(), strict=True):
-        assert (document["doc_id"], document["key"], document["value"]) == (row.doc_id, "Name", row.value.strip())
+        assert (document["doc_id"], document["key"], document["value"]) == (
+            row.doc_id,
+            "Name",
+            row.value.strip(),
+        )
         ids = tokenizer.encode([row.text])[0]
         before = tokenizer.encode([row.text[: row.text.index("value")]])[0]
         assert (document["prompt_text"], document["prompt_tokens"]) == (row.text, len(ids))
-        assert document["answer_distance"] in (len(ids) - len(before), len(ids) - len(before) + 1), "the token may begin with the space"
+        assert document["answer_distance"] in (
+            len(ids) - len(before),
+            len(ids) - len(before) + 1,
+        ), "the token may begin with the space"
         assert document["occurrences"] == 1
         assert document["contains"] == (row.value.strip().lower() in document["generation"].lower())
         assert document["answer_tokens"] == len(tokenizer.encode([row.value])[0])
     assert documents(tmp_path / "out", "control:copy")["contains"].all()
-    assert answer(tables).startswith("On fda, control:copy gives the value in 100.0 % of 8 prompts (95 % interval ")
+    assert answer(tables).startswith(
+        "On fda, control:copy gives the value in 100.0 % of 8 prompts (95 % interval ",
+    )
     assert tables.recall["num_documents"].to_list() == [NUM_ROWS // 2] * 2
     assert pl.read_parquet(folder / "recall.parquet").equals(tables.recall)
 
 
 def test_of_one_that_copies_and_one_that_does_not_it_is_said_so(home, tmp_path):
     rows = write_rows(tmp_path / "fda.jsonl", 24)
-    tables, _ = evaluate_recall(["control:unigram", "control:copy"], ["fda"], tmp_path / "out", RecallOptions(data=rows))
-    assert answer(tables).startswith("On fda, control:unigram gives the value in 0.0 % of 24 prompts (95 % interval 0.0 to ")
+    tables, _ = evaluate_recall(
+        ["control:unigram", "control:copy"],
+        ["fda"],
+        tmp_path / "out",
+        RecallOptions(data=rows),
+    )
+    assert answer(tables).startswith(
+        "On fda, control:unigram gives the value in 0.0 % of 24 prompts (95 % interval 0.0 to ",
+    )
     assert "; control:copy in 100.0 % (100.0 points more, 95 % interval " in answer(tables)
 
 
@@ -111,38 +146,70 @@ def test_cut_prompts_and_lost_answers_are_counted(run, home, tiny_model, rows, t
     assert table.filter("answer_cut")["answer_distance"].null_count() == sum(lost)
     assert 0 < sum(lost) < NUM_ROWS
     line = f"of {NUM_ROWS} prompts, {sum(number > 0 for number in cut)} cut on the left to fit its context, "
-    assert f"{line}{sum(lost)} whose answer was only in what was cut" in " ".join(done.stdout.split())
+    assert f"{line}{sum(lost)} whose answer was only in what was cut" in " ".join(
+        done.stdout.split(),
+    )
 
 
-def test_rows_of_the_hub_that_are_not_as_many_as_published_are_noted(run, home, tmp_path, monkeypatch):
+def test_rows_of_the_hub_that_are_not_as_many_as_published_are_noted(
+    run,
+    home,
+    tmp_path,
+    monkeypatch,
+):
     (tmp_path / "fda").mkdir()
     write_rows(tmp_path / "fda" / "validation.jsonl")
-    monkeypatch.setitem(TASKS, "fda", dataclasses.replace(TASKS["fda"], hub_id=str(tmp_path / "fda")))
-    done = run("eval-recall", "control:copy", "--tasks", "fda", "--limit", 2, "-o", tmp_path / "out")
+    monkeypatch.setitem(
+        TASKS,
+        "fda",
+        dataclasses.replace(TASKS["fda"], hub_id=str(tmp_path / "fda")),
+    )
+    done = run(
+        "eval-recall",
+        "control:copy",
+        "--tasks",
+        "fda",
+        "--limit",
+        2,
+        "-o",
+        tmp_path / "out",
+    )
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
     assert "fda: fda@main has 8 rows, while published figures are of 1,102" in said
     assert "not comparable with published figures" in said
 
 
-def test_prompts_read_twice_and_documents_cut_around_the_answer_are_results_of_their_own(home, rows, tmp_path):
+def test_prompts_read_twice_and_documents_cut_around_the_answer_are_results_of_their_own(
+    home,
+    rows,
+    tmp_path,
+):
     for prompt, cut in (("standard", "left"), ("twice", "left"), ("twice", "answer")):
-        evaluate_recall(["control:copy"], ["fda"], tmp_path, RecallOptions(data=rows, prompt=prompt, cut=cut))
-    standard, twice = documents(tmp_path, "control:copy"), documents(tmp_path, "control:copy", "fda-v1-twice")
+        evaluate_recall(
+            ["control:copy"],
+            ["fda"],
+            tmp_path,
+            RecallOptions(data=rows, prompt=prompt, cut=cut),
+        )
+    standard, twice = (
+        documents(tmp_path, "control:copy"),
+        documents(tmp_path, "control:copy", "fda-v1-twice"),
+    )
     assert (twice["occurrences"] == 2).all()
     assert (twice["prompt_tokens"] > 1.8 * standard["prompt_tokens"] - 8).all()
     assert twice["contains"].all()
     assert documents(tmp_path, "control:copy", "fda-v1-twice-answer-cut")["task"].unique().to_list() == ["fda"]
-    for written in (tmp_path / "lm-eval" / "control__copy").glob("results*"):
-        metrics = json.loads(written.read_text(), parse_constant=pytest.fail)["results"]
-        assert {name for of_task in metrics.values() for name in of_task if "," in name} == {"contains,none", "contains_stderr,none"}
-    names = {path.name.split("_2")[0] for path in (tmp_path / "lm-eval" / "control__copy").glob("samples*")}
-    assert names == {"samples_fda", "samples_fda_twice", "samples_fda_twice_answer_cut"}
 
 
 def test_everything_that_decides_numbers_is_told_apart(home, rows, tmp_path):
     def evaluate(**changes) -> pl.DataFrame:
-        return evaluate_recall(["control:unigram"], ["fda"], tmp_path / "out", RecallOptions(data=rows, **changes))[0].recall
+        return evaluate_recall(
+            ["control:unigram"],
+            ["fda"],
+            tmp_path / "out",
+            RecallOptions(data=rows, **changes),
+        )[0].recall
 
     assert evaluate()["num_rows"][0] == evaluate(limit=1000)["num_rows"][0] == NUM_ROWS, "all rows are all rows"
     for changes, said in (
@@ -163,20 +230,35 @@ ANSWERS = [["drained", "FEN"], ["fen"], ["nothing", "no more"], ["nothing"]]
 
 
 def write_questions(path: Path, answers=ANSWERS) -> Path:
-    """The same question for each list of answers; a copy of the sentence that shares most with it says `fen`."""
-    asked = {
+    """The same question for each list of answers; a copy of the sentence that shares most with it
+    says `fen`."""
+    fields = {
         "context": "Eels are many here. They call the flood a fen. It was drained.",
         "question": "They call a flood the",
         "orig_question": "What is it?",
     }
-    path.write_text("".join(json.dumps({**asked, "answers": each}) + "\n" for each in answers), encoding="utf-8")
+    path.write_text(
+        "".join(json.dumps({**fields, "answers": several}) + "\n" for several in answers),
+        encoding="utf-8",
+    )
     return path
 
 
 def test_any_of_several_answers_is_right(home, run, tmp_path):
-    """In the documents, the comparison and lm-eval's files alike; the NLL is that of the answer that the context contains."""
+    """In the documents and the comparison; the NLL is that of the answer that the context
+    contains."""
     data = write_questions(tmp_path / "drop.jsonl")
-    done = run("eval-recall", "control:copy", "control:recall", "--tasks", "drop", "--data", data, "-o", tmp_path)
+    done = run(
+        "eval-recall",
+        "control:copy",
+        "control:recall",
+        "--tasks",
+        "drop",
+        "--data",
+        data,
+        "-o",
+        tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     assert "drop: 4 prompts of 4 documents; any of several answers is right; not comparable" in " ".join(done.stdout.split())
     table = documents(tmp_path, "control:copy", "drop-v1")
@@ -185,18 +267,21 @@ def test_any_of_several_answers_is_right(home, run, tmp_path):
     assert table["occurrences"].to_list() == [1, 1, 0, 0]
     [folder] = (tmp_path / "compared").iterdir()
     assert pl.read_parquet(folder / "recall.parquet").filter(model="control:copy")["accuracy"].to_list() == [0.5]
-    [results] = (tmp_path / "lm-eval" / "control__copy").glob("results*")
-    assert json.loads(results.read_text())["results"]["based_drop"]["contains,none"] == 0.5
     cached, tokenizer = documents(tmp_path, "control:recall", "drop-v1"), load_tokenizer(None)
     assert cached["answer_tokens"].to_list() == [len(tokenizer.encode([f" {value}"])[0]) for value in table["value"]]
     assert cached["answer_nll"][2] == cached["answer_nll"][3] != cached["answer_nll"][1]
 
 
-@pytest.mark.parametrize(("example", "asked"), [("10_question_rows", 4), ("04_recall_rows", 5)])
-def test_the_examples_of_rows_of_ones_own_are_answered_by_copying(home, tmp_path, example, asked):
-    tables, _ = evaluate_recall(["control:copy"], ["own"], tmp_path, RecallOptions(data=ROOT / "examples" / f"{example}.jsonl"))
+@pytest.mark.parametrize(("example", "num_rows"), [("10_question_rows", 4), ("04_recall_rows", 5)])
+def test_the_examples_of_rows_of_ones_own_are_answered_by_copying(home, tmp_path, example, num_rows):
+    tables, _ = evaluate_recall(
+        ["control:copy"],
+        ["own"],
+        tmp_path,
+        RecallOptions(data=ROOT / "examples" / f"{example}.jsonl"),
+    )
     [row] = tables.recall.to_dicts()
-    assert (row["num_rows"], row["num_documents"], row["accuracy"]) == (asked, 3, 1.0)
+    assert (row["num_rows"], row["num_documents"], row["accuracy"]) == (num_rows, 3, 1.0)
 
 
 def test_mistakes_are_one_line_before_any_work(home, run, rows, tiny_model, tmp_path, monkeypatch):
@@ -208,27 +293,60 @@ def test_mistakes_are_one_line_before_any_work(home, run, rows, tiny_model, tmp_
         ("control:unigram", "swde", {"data": Path("nothing")}, "no such file or folder"),
         ("control:nothing", "fda", {}, "no such control model"),
         ("control:unigram", "own", {"data": Path("empty.jsonl")}, "no row has a value"),
-        (str(tiny_model("gpt_neox", vocab_size=8192)), "fda", {}, "its vocabulary of 8,192 entries is not that of recallkit-4k"),
+        (
+            str(tiny_model("gpt_neox", vocab_size=8192)),
+            "fda",
+            {},
+            "its vocabulary of 8,192 entries is not that of recallkit-4k",
+        ),
     ):
         with pytest.raises(UserError) as mistake:
-            evaluate_recall(["control:bigram", model], [task], tmp_path / "out", RecallOptions(**{"data": rows, **changes}))
+            evaluate_recall(
+                ["control:bigram", model],
+                [task],
+                tmp_path / "out",
+                RecallOptions(**{"data": rows, **changes}),
+            )
         assert said in mistake.value.line()
         assert "\n" not in mistake.value.line()
-    assert run("eval-recall", "control:unigram", "--data", rows, "-o", "out", "--lm-eval-task", "nothere.yaml").returncode == 1
+    assert (
+        run(
+            "eval-recall",
+            "control:unigram",
+            "--data",
+            rows,
+            "-o",
+            "out",
+            "--lm-eval-task",
+            "nothere.yaml",
+        ).returncode
+        == 1
+    )
     assert not Path("out").exists()
 
 
 def test_a_name_is_what_results_show(run, home, rows, tmp_path):
     """Of a model that was evaluated without one, too: it is the same table under another name."""
     out = ["--tasks", "fda", "--data", rows, "-o", tmp_path / "out", "--json"]
-    done = run("eval-recall", "cache=control:recall", "control:unigram", "short=control:unigram,context=128", *out)
+    done = run(
+        "eval-recall",
+        "cache=control:recall",
+        "control:unigram",
+        "short=control:unigram,context=128",
+        *out,
+    )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)["recall"]
-    assert [row["model"] for row in found] == ["cache", "control:unigram", "short"]
-    assert {row["reference"] for row in found} == {"cache"}
-    whole, short = (documents(tmp_path / "out", name) for name in ("control:unigram", "short"))
-    assert (whole["tokens_cut"].max(), short["tokens_cut"].max()) == (0, whole["prompt_tokens"].max() - (128 - 48))
-    assert {path.name for path in (tmp_path / "out/lm-eval").iterdir()} == {"cache", "control__unigram", "short"}
+    output = json.loads(done.stdout)["recall"]
+    assert [row["model"] for row in output] == ["cache", "control:unigram", "short"]
+    assert {row["reference"] for row in output} == {"cache"}
+    complete, short = (documents(tmp_path / "out", name) for name in ("control:unigram", "short"))
+    assert (complete["tokens_cut"].max(), short["tokens_cut"].max()) == (
+        0,
+        complete["prompt_tokens"].max() - (128 - 48),
+    )
+    folders = {path.name for path in (tmp_path / "out/documents").iterdir()}
+    names = ("cache", "control:unigram", "short")
+    assert folders == {documents_path(tmp_path, name, "x").parent.name for name in names}
     wrong = run("eval-recall", "cache=control:unigram", *out)
     assert "already made with other options" in wrong.stderr
     assert "give this model another name" in wrong.stderr
@@ -237,7 +355,15 @@ def test_a_name_is_what_results_show(run, home, rows, tmp_path):
 def test_a_failure_later_on_keeps_what_is_whole(run, home, rows, tmp_path):
     """What the function of a user's model does shows when it is called."""
     (tmp_path / "fails.py").write_text("def load(request):\n    raise ValueError('no weights')\n")
-    command = ["eval-recall", "control:unigram", f"{tmp_path / 'fails.py'}:load", "--tasks", "fda", "--data", rows]
+    command = [
+        "eval-recall",
+        "control:unigram",
+        f"{tmp_path / 'fails.py'}:load",
+        "--tasks",
+        "fda",
+        "--data",
+        rows,
+    ]
     done = run(*command, "-o", tmp_path / "out")
     assert done.returncode == 1
     assert "raised ValueError: no weights" in done.stderr
@@ -258,7 +384,12 @@ def test_one_model_is_in_memory_at_a_time(home, rows, tmp_path, monkeypatch):
 
     monkeypatch.setattr(loading, "load_model", watched)
     (tmp_path / "squad.jsonl").write_bytes(rows.read_bytes())
-    evaluate_recall(["control:unigram", "control:bigram"], ["fda", "squad"], tmp_path / "out", RecallOptions(data=tmp_path, limit=2))
+    evaluate_recall(
+        ["control:unigram", "control:bigram"],
+        ["fda", "squad"],
+        tmp_path / "out",
+        RecallOptions(data=tmp_path, limit=2),
+    )
     assert len(loaded) == 2, "once for all tasks"
 
 
@@ -270,22 +401,52 @@ def yaml_task(folder: Path, name: str, rows: list[dict], config: str) -> Path:
 
 
 def test_tasks_of_lm_eval_run_unchanged_and_leave_stdout_to_json(run, home, tmp_path, monkeypatch):
-    """lm-eval prints a line to stdout where a metric, such as perplexity, is bootstrapped, and would start processes for it."""
+    """lm-eval prints a line to stdout where a metric, such as perplexity, is bootstrapped, and
+    would start processes for it."""
     monkeypatch.setattr(multiprocessing, "Pool", None)
-    data = [{"question": "the state of", "answer": 1}, {"question": "the state of", "answer": 0}, {"question": "of the", "answer": 1}]
+    data = [
+        {"question": "the state of", "answer": 1},
+        {"question": "the state of", "answer": 0},
+        {"question": "of the", "answer": 1},
+    ]
     choice = "output_type: multiple_choice\ndoc_to_text: '{{question}}'\ndoc_to_target: answer\ndoc_to_choice: ['xylophone', 'the']\n"
-    parity = yaml_task(tmp_path, "parity", data, f"{choice}metric_list:\n  - metric: acc\nmetadata:\n  version: 3.0\n")
+    parity = yaml_task(
+        tmp_path,
+        "parity",
+        data,
+        f"{choice}metric_list:\n  - metric: acc\nmetadata:\n  version: 3.0\n",
+    )
     scored = "output_type: loglikelihood\ndoc_to_text: '{{text}}'\ndoc_to_target: ' {{end}}'\nmetric_list:\n  - metric: perplexity\n"
-    words = yaml_task(tmp_path, "words", [{"text": "a", "end": "b"}, {"text": "of", "end": "the"}], scored)
+    words = yaml_task(
+        tmp_path,
+        "words",
+        [{"text": "a", "end": "b"}, {"text": "of", "end": "the"}],
+        scored,
+    )
     model, out = "control:bigram", tmp_path / "out"
-    done = run("eval-recall", model, "--lm-eval-task", parity, "--lm-eval-task", words, "-o", out, "--json")
+    done = run(
+        "eval-recall",
+        model,
+        "--lm-eval-task",
+        parity,
+        "--lm-eval-task",
+        words,
+        "-o",
+        out,
+        "--json",
+    )
     assert done.returncode == 0, done.stderr
     row, perplexity = json.loads(done.stdout)["metrics"]
-    assert (row["task"], row["version"], row["metric"], row["num_documents"]) == ("parity", "3.0", "acc", 3)
+    assert (row["task"], row["version"], row["metric"], row["num_documents"]) == (
+        "parity",
+        "3.0",
+        "acc",
+        3,
+    )
     assert row["value"] == pytest.approx(2 / 3), "a bigram model prefers `the`"
     assert (perplexity["task"], perplexity["value"] > 1) == ("words", True)
     results = [json.loads(path.read_text())["results"] for path in (out / "lm-eval" / "control__bigram").glob("results_*.json")]
-    assert {"parity": row["value"]} in [{name: of.get("acc,none") for name, of in each.items()} for each in results]
+    assert any("parity" in tasks and tasks["parity"]["acc,none"] == row["value"] for tasks in results)
     command = ["eval-recall", model, "--lm-eval-task", parity, "-o", out]
     assert "parity v3.0" in run(*command).stdout
     assert len(list((out / "lm-eval" / "control__bigram").glob("results_*.json"))) == 2, "reused"

@@ -20,7 +20,12 @@ MODELS = ["control:copy", "control:recall"]
 
 def write_rows(path: Path, number: int) -> Path:
     rows = [
-        {"doc_id": f"d{i}", "key": "Name", "value": f"v{i}", "text": f"Name: v{i}\n{'<b>filler</b> ' * 30}\nAge: {i}\nName:"}
+        {
+            "doc_id": f"d{i}",
+            "key": "Name",
+            "value": f"v{i}",
+            "text": f"Name: v{i}\n{'<b>filler</b> ' * 30}\nAge: {i}\nName:",
+        }
         for i in range(number)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -61,28 +66,43 @@ def test_each_prompt_has_its_verdicts_and_what_was_read(compared):
 
 
 def test_passages_show_the_value_that_was_read_and_the_end():
-    def texts(*given: Any) -> list[tuple[bool, str]]:
-        return [(is_cut, "|".join(parts)) for is_cut, parts in passages(*given)]
+    def texts(*arguments: Any) -> list[tuple[bool, str]]:
+        return [(is_cut, "|".join(parts)) for is_cut, parts in passages(*arguments)]
 
     assert texts("a V b v c", "v", 0) == [(False, "a |V| b |v| c")]
     far = "x" * 400 + "V" + "y" * 1000
-    assert texts(far, "v", 0) == [(False, "… " + "x" * 200 + "|V|" + "y" * 200 + " …"), (False, "y" * 320)]
+    assert texts(far, "v", 0) == [
+        (False, "… " + "x" * 200 + "|V|" + "y" * 200 + " …"),
+        (False, "y" * 320),
+    ]
     assert texts(far, "v", 390)[0] == (False, "x" * 10 + "|V|" + "y" * 200 + " …"), "what was cut off is not shown as read"
-    assert texts(far, "v", 401) == [(True, "… " + "x" * 200 + "|V| …"), (False, "… " + "y" * 320)], "the value was cut off"
+    assert texts(far, "v", 401) == [
+        (True, "… " + "x" * 200 + "|V| …"),
+        (False, "… " + "y" * 320),
+    ], "the value was cut off"
     assert texts(far, "none", 1300) == [(False, "y" * 101)]
-    assert texts("x" * 400 + "V" + "y" * 330, "v", 0) == [(False, "… " + "x" * 200 + "|V|" + "y" * 330)], "passages that meet are one"
+    assert texts("x" * 400 + "V" + "y" * 330, "v", 0) == [
+        (False, "… " + "x" * 200 + "|V|" + "y" * 330),
+    ], "passages that meet are one"
     assert texts("twice v" + "y" * 500 + "v", "v", 0) == [(False, "… " + "y" * 319 + "|v|")], "the latest mention"
 
 
 def test_documents_that_are_not_those_compared_are_refused(compared, tmp_path):
     tables, folder = compared
     path = documents_path(folder.parent.parent, MODELS[1], "fda-v1")
-    before, manifest, frame = path.read_bytes(), artifacts.read_manifest(path), schemas.read_frame(path)
+    before, manifest, frame = (
+        path.read_bytes(),
+        artifacts.read_manifest(path),
+        schemas.read_frame(path),
+    )
 
     changed = frame.with_columns(contains=pl.lit(value=True)).to_arrow().cast(schemas.arrow_schema("recall documents"))
     try:
         artifacts.write_parquet(path, [changed], changed.schema, manifest)
-        with pytest.raises(UserError, match="evaluated again with another result since the comparison"):
+        with pytest.raises(
+            UserError,
+            match="evaluated again with another result since the comparison",
+        ):
             read_samples(folder, tables)
         path.unlink()
         with pytest.raises(UserError, match="this table of prompts is missing"):

@@ -58,7 +58,12 @@ def files(tmp_path):
 
 
 def test_models_side_by_side(files):
-    tables = compare_recall(files(zeta=[True, True, False, True, True, True], alpha=[False, False, False, False, True, True]))
+    tables = compare_recall(
+        files(
+            zeta=[True, True, False, True, True, True],
+            alpha=[False, False, False, False, True, True],
+        ),
+    )
     first, second = tables.recall.to_dicts()
     assert (first["model"], second["model"], second["reference"]) == ("zeta", "alpha", "zeta"), "in the order of the command"
     assert (first["accuracy"], second["accuracy"], second["dropped"]) == (5 / 6, 2 / 6, 3)
@@ -67,42 +72,71 @@ def test_models_side_by_side(files):
     assert (first["difference_low"], first["difference_error"]) == (None, None), "a model does not differ from itself"
     assert first["ci_low"] < 5 / 6 < first["ci_high"] < 1
     assert first["standard_error"] == pytest.approx(1 / 6), "documents of 1, 1/2 and 1"
-    assert (first["num_documents"], first["answer_nll"], first["answer_nats"]) == (3, pytest.approx(1.25), pytest.approx(2.5))
+    assert (first["num_documents"], first["answer_nll"], first["answer_nats"]) == (
+        3,
+        pytest.approx(1.25),
+        pytest.approx(2.5),
+    )
     distances = tables.by_distance.filter(pl.col("model") == "zeta").select("low", "high", "num_rows", "accuracy").rows()
     assert distances == [(1, 1, 1, 1.0), (2, 2, 1, 0.0), (3, 4, 2, 1.0), (5, 8, 1, 1.0)], "a row without a distance is in no bucket"
     lengths = tables.by_length.filter(pl.col("model") == "zeta").select("low", "high", "num_rows").rows()
     assert lengths == [(1, 1, 1), (2, 2, 1), (3, 4, 2), (5, 8, 1), (65, 128, 1)]
-    assert tables.by_occurrences.filter(pl.col("model") == "alpha").select("low", "num_rows").rows() == [(0, 2), (1, 2), (2, 2)]
+    assert tables.by_occurrences.filter(pl.col("model") == "alpha").select(
+        "low",
+        "num_rows",
+    ).rows() == [(0, 2), (1, 2), (2, 2)]
 
 
 @pytest.mark.parametrize(
     ("right", "more_nats", "said"),
     [
-        ("fewer", 0.0, "a significantly lower accuracy than base, but no significantly different NLL of the answers"),
+        (
+            "fewer",
+            0.0,
+            "a significantly lower accuracy than base, but no significantly different NLL of the answers",
+        ),
         ("fewer", 2.0, None),
-        ("fewer", -2.0, "a significantly lower accuracy than base, but a significantly lower NLL of the answers"),
-        ("as many", 2.0, "no significantly different accuracy from base, but a significantly higher NLL of the answers"),
+        (
+            "fewer",
+            -2.0,
+            "a significantly lower accuracy than base, but a significantly lower NLL of the answers",
+        ),
+        (
+            "as many",
+            2.0,
+            "no significantly different accuracy from base, but a significantly higher NLL of the answers",
+        ),
         ("as many", 0.0, None),
         ("more", -2.0, None),
-        ("more", 0.0, "a significantly higher accuracy than base, but no significantly different NLL of the answers"),
+        (
+            "more",
+            0.0,
+            "a significantly higher accuracy than base, but no significantly different NLL of the answers",
+        ),
         ("fewer", None, None),
     ],
 )
 def test_where_generation_and_likelihood_disagree_it_is_said(tmp_path, right, more_nats, said):
-    """60 documents: the reference is right in half of them; NLLs of the other differ from its by `more_nats` and noise of mean 0."""
+    """60 documents: the reference is right in half of them; NLLs of the other differ from its by
+    `more_nats` and noise of mean 0."""
     often = {"fewer": 6, "as many": 2, "more": 1}[right]
 
     def rows(model: str, often: int, more: float | None) -> list[dict]:
-        made = documents(model, [number % often == 0 for number in range(60)])
+        rows_of = documents(model, [number % often == 0 for number in range(60)])
         nlls = [None if more is None else 5.0 + (more + (number % 2 or -1) * (model != "base")) / 2 for number in range(60)]
         return [
-            {**row, "doc_id": f"{row['row']}", "answer_nll": nll, "answer_tokens": None if nll is None else 2}
-            for row, nll in zip(made, nlls, strict=True)
+            {
+                **row,
+                "doc_id": f"{row['row']}",
+                "answer_nll": nll,
+                "answer_tokens": None if nll is None else 2,
+            }
+            for row, nll in zip(rows_of, nlls, strict=True)
         ]
 
     models = {"base": rows("base", 2, 0.0), "changed": rows("changed", often, more_nats)}
-    for model, made in models.items():
-        write_documents(tmp_path / f"{model}.parquet", made, manifest(0))
+    for model, rows_of in models.items():
+        write_documents(tmp_path / f"{model}.parquet", rows_of, manifest(0))
     tables = compare_recall({(model, "fda"): tmp_path / f"{model}.parquet" for model in models})
     changed = tables.recall.filter(model="changed").row(0, named=True)
     if more_nats is not None:
@@ -116,15 +150,24 @@ def test_where_generation_and_likelihood_disagree_it_is_said(tmp_path, right, mo
 
 
 def test_needles_are_averaged_by_length_and_depth(tmp_path):
-    """Those of the second half of a context are found, in long ones only those at its end; rows without a depth are of other tasks."""
+    """Those of the second half of a context are found, in long ones only those at its end; rows
+    without a depth are of other tasks."""
     places = [(length, depth) for length in (256, 1024) for depth in (0.0, 0.5, 1.0) for _ in range(2)]
-    rows = documents("near", [depth == 1 or (length == 256 and depth > 0) for length, depth in places])
+    rows = documents(
+        "near",
+        [depth == 1 or (length == 256 and depth > 0) for length, depth in places],
+    )
     rows = [{**row, "length": length, "depth": depth, "answer_nll": 2 - depth} for row, (length, depth) in zip(rows, places, strict=True)]
     write_documents(tmp_path / "near.parquet", [*rows, documents("near", [True])[0]], manifest(0))
     tables = compare_recall({("near", "fda"): tmp_path / "near.parquet"})
-    found = tables.by_depth.select("length", "depth", "num_rows", "accuracy", "answer_nll").rows()
+    cells = tables.by_depth.select("length", "depth", "num_rows", "accuracy", "answer_nll").rows()
     short = [(256, 0.0, 2, 0.0, 2.0), (256, 0.5, 2, 1.0, 1.5), (256, 1.0, 2, 1.0, 1.0)]
-    assert found == [*short, (1024, 0.0, 2, 0.0, 2.0), (1024, 0.5, 2, 0.0, 1.5), (1024, 1.0, 2, 1.0, 1.0)]
+    assert cells == [
+        *short,
+        (1024, 0.0, 2, 0.0, 2.0),
+        (1024, 0.5, 2, 0.0, 1.5),
+        (1024, 1.0, 2, 1.0, 1.0),
+    ]
     assert tables.by_length["num_rows"].to_list() == [1], "buckets are of other tasks"
     [table] = depth_tables(tables)
     assert (table.headers, table.rows) == (["model", "256", "1,024"], [["near", "▁██", "▁▁█"]])

@@ -1,4 +1,5 @@
-"""Rows of recall evaluations: every kind of file, the hub on local folders, what is dropped, and every mistake in one line."""
+"""Rows of recall evaluations: every kind of file, the hub on local folders, what is dropped, and
+every mistake in one line."""
 
 from __future__ import annotations
 
@@ -13,9 +14,10 @@ import pytest
 
 from recallkit.errors import UserError
 from recallkit.recall import tasks
+from recallkit.recall.packages import installed_packages
 from recallkit.recall.rows import QuestionRow, RecallRow
 from recallkit.recall.run import plan_recall
-from recallkit.recall.tasks import installed_projects, load_rows
+from recallkit.recall.tasks import load_rows
 
 RECORDS: list[dict[str, Any]] = [
     {"doc_id": "a", "text": "Colour: réd\nSize: 3\ncolour:", "key": "colour", "value": "réd"},
@@ -67,10 +69,14 @@ def test_the_digest_is_of_all_rows_and_their_order_whatever_the_limit(tmp_path: 
 
 
 def test_other_answers_are_kept_once(tmp_path: Path) -> None:
-    for answers, kept in ((["x", "y", "x", " "], ("x", "y")), ({"text": ["x", "y"], "answer_start": [0, 1]}, ("x", "y")), ([], ())):
-        assert read(tmp_path, {"text": "a", "value": "x", "answers": answers})[0].answers == kept
+    for answers, rest in (
+        (["x", "y", "x", " "], ("x", "y")),
+        ({"text": ["x", "y"], "answer_start": [0, 1]}, ("x", "y")),
+        ([], ()),
+    ):
+        assert read(tmp_path, {"text": "a", "value": "x", "answers": answers})[0].answers == rest
         path = write(tmp_path / "squad.parquet", [{"text": "a", "value": "x", "answers": answers}])
-        assert load_rows("squad", path).rows[0].answers == kept
+        assert load_rows("squad", path).rows[0].answers == rest
 
 
 ASKED: list[dict[str, Any]] = [
@@ -81,7 +87,12 @@ ASKED: list[dict[str, Any]] = [
         "orig_question": "What was rent?",
         "doc_id": "fen",
     },
-    {"context": "Reed is cut.", "question": "One cuts", "answers": {"text": ["reed", "Reed", "reed", " "]}, "orig_question": None},
+    {
+        "context": "Reed is cut.",
+        "question": "One cuts",
+        "answers": {"text": ["reed", "Reed", "reed", " "]},
+        "orig_question": None,
+    },
     {"context": "Reed is cut.", "question": "One cuts", "answers": []},
 ]
 QUESTIONS = [
@@ -99,7 +110,10 @@ def test_rows_with_several_answers(tmp_path: Path) -> None:
     assert load_rows("drop", path).rows == QUESTIONS[:1]
     text = {"text": "a b", "value": "b", "context": "a", "question": "b", "answers": ["c"]}
     mixed = load_rows("own", write(tmp_path / "mine.jsonl", [ASKED[0], text])).rows
-    assert mixed == [QUESTIONS[0], RecallRow("1", "a b", "b", answers=("c",), question="b", context="a")], "a text is a prompt already made"
+    assert mixed == [
+        QUESTIONS[0],
+        RecallRow("1", "a b", "b", answers=("c",), question="b", context="a"),
+    ], "a text is a prompt already made"
 
 
 BAD = [
@@ -108,17 +122,46 @@ BAD = [
     ("fda", {"text": "a", "value": 3}, "value is a number, not text"),
     ("fda", {"text": "a", "value": "b", "doc_id": True}, "doc_id is true or false, not text"),
     ("fda", {"text": " \n", "value": "b"}, "the text is empty"),
-    ("fda", {"text": "a", "value": "b", "answers": {"text": [3]}}, "answers are not a list of strings"),
-    ("drop", {"text": "a", "value": "b"}, r"no context \(the record has: text, value\); every row needs a context, a question and answers"),
-    ("nq_512", {"context": "a", "question": "b", "answers": "c"}, r'answers are not a list of strings; write them as \["..."'),
-    ("triviaqa", {"context": "a", "question": " ", "answers": ["c"]}, "the question is empty; fix or remove the row"),
-    ("own", {"context": "a", "question": "b"}, "no answers .* a text and a value, or a context, a question and answers"),
-    ("squad", {"context": "a", "question": "b", "answers": ["c"]}, "no text .*; every row needs a text and a value"),
+    (
+        "fda",
+        {"text": "a", "value": "b", "answers": {"text": [3]}},
+        "answers are not a list of strings",
+    ),
+    (
+        "drop",
+        {"text": "a", "value": "b"},
+        r"no context \(the record has: text, value\); every row needs a context, a question and answers",
+    ),
+    (
+        "nq_512",
+        {"context": "a", "question": "b", "answers": "c"},
+        r'answers are not a list of strings; write them as \["..."',
+    ),
+    (
+        "triviaqa",
+        {"context": "a", "question": " ", "answers": ["c"]},
+        "the question is empty; fix or remove the row",
+    ),
+    (
+        "own",
+        {"context": "a", "question": "b"},
+        "no answers .* a text and a value, or a context, a question and answers",
+    ),
+    (
+        "squad",
+        {"context": "a", "question": "b", "answers": ["c"]},
+        "no text .*; every row needs a text and a value",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("task", "record", "message"), BAD)
-def test_a_bad_row_is_one_line_with_place_and_remedy(task: str, record: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_a_bad_row_is_one_line_with_place_and_remedy(
+    task: str,
+    record: dict[str, Any],
+    message: str,
+    tmp_path: Path,
+) -> None:
     path = write(tmp_path / "rows.jsonl", [record])
     with pytest.raises(UserError, match=message) as caught:
         load_rows(task, path)
@@ -130,7 +173,7 @@ def test_the_tasks_of_jrt_have_the_hub_ids_of_the_authors_code() -> None:
     names = ["swde", "fda", "squad", "nq_512", "nq_1024", "nq_2048", "triviaqa", "drop"]
     assert tasks.expand_groups(["jrt", "own"]) == [*names, "own"]
     ids = ["based-swde-v2", "based-fda", "based-squad", *(f"based_{name}" for name in names[3:])]
-    assert [tasks.TASKS[name].hub_id for name in names] == [f"hazyresearch/{each}" for each in ids]
+    assert [tasks.TASKS[name].hub_id for name in names] == [f"hazyresearch/{dataset}" for dataset in ids]
 
 
 def test_bad_files(tmp_path: Path) -> None:
@@ -144,43 +187,71 @@ def test_bad_files(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file or folder"):
         load_rows("fda", tmp_path / "gone.jsonl")
     with pytest.raises(
-        UserError, match=r"xyz: no such recall task; choose one of commonsense, drop, fda, jrt, .*, niah, .*, superglue, swde"
+        UserError,
+        match=r"xyz: no such recall task; choose one of commonsense, drop, fda, jrt, .*, niah, .*, superglue, swde",
     ):
         plan_recall(["control:copy"], ["xyz"], tmp_path)
     with pytest.raises(UserError, match=r"sqad: no such recall task; did you mean squad\?"):
         load_rows("sqad")
     (tmp_path / "fda.csv").write_text("text,value\na,b\n")
-    with pytest.raises(UserError, match=r"not a supported kind of file.*give .jsonl, .jsonl.zst, .jsonl.gz, .*.parquet"):
+    with pytest.raises(
+        UserError,
+        match=r"not a supported kind of file.*give .jsonl, .jsonl.zst, .jsonl.gz, .*.parquet",
+    ):
         load_rows("fda", tmp_path / "fda.csv")
 
 
 def test_a_folder_holds_the_task_by_its_name(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"looked for fda.jsonl, fda.jsonl.zst, fda.jsonl.gz, .*fda.parquet, fda\*.jsonl"):
+    with pytest.raises(
+        UserError,
+        match=r"looked for fda.jsonl, fda.jsonl.zst, fda.jsonl.gz, .*fda.parquet, fda\*.jsonl",
+    ):
         load_rows("fda", tmp_path)
     write(tmp_path / "fda_cut.jsonl.gz", RECORDS[:1])
     write(tmp_path / "squad_qa.jsonl", RECORDS)
     (tmp_path / "fda_notes.md").write_text("no rows")
     assert len(load_rows("fda", tmp_path).rows) == 1
     write(tmp_path / "fda-2.parquet", RECORDS)
-    with pytest.raises(UserError, match=r"several files for fda: fda-2.parquet, fda_cut.jsonl.gz; give one of them"):
+    with pytest.raises(
+        UserError,
+        match=r"several files for fda: fda-2.parquet, fda_cut.jsonl.gz; give one of them",
+    ):
         load_rows("fda", tmp_path)
     write(tmp_path / "fda.jsonl.zst", RECORDS)
     assert load_rows("fda", tmp_path).origin == str(tmp_path / "fda.jsonl.zst")
 
 
-def test_the_hub_gives_the_validation_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    splits = {"good/train": RECORDS[:1], "good/validation": RECORDS, "bad/validation": [{"text": "a", "value": 3}]}
+def test_the_hub_gives_the_validation_split(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    splits = {
+        "good/train": RECORDS[:1],
+        "good/validation": RECORDS,
+        "bad/validation": [{"text": "a", "value": 3}],
+    }
     for split, records in splits.items():
         (tmp_path / split).parent.mkdir(exist_ok=True)
         write(tmp_path / f"{split}.jsonl", records)
     task = tasks.TASKS["fda"]
-    monkeypatch.setitem(tasks.TASKS, "fda", dataclasses.replace(task, hub_id=str(tmp_path / "good")))
+    monkeypatch.setitem(
+        tasks.TASKS,
+        "fda",
+        dataclasses.replace(task, hub_id=str(tmp_path / "good")),
+    )
     loaded = load_rows("fda")
     assert loaded.rows == [ROWS[0], ROWS[2]]
     assert loaded.digest == load_rows("fda", tmp_path / "good" / "validation.jsonl").digest
     assert loaded.origin == f"{tmp_path / 'good'}@main"
-    assert (loaded.is_comparable, loaded.note) == (False, "3 rows, while published figures are of 1,102")
-    monkeypatch.setitem(tasks.TASKS, "fda", dataclasses.replace(task, hub_id=str(tmp_path / "good"), num_rows=3))
+    assert (loaded.is_comparable, loaded.note) == (
+        False,
+        "3 rows, while published figures are of 1,102",
+    )
+    monkeypatch.setitem(
+        tasks.TASKS,
+        "fda",
+        dataclasses.replace(task, hub_id=str(tmp_path / "good"), num_rows=3),
+    )
     assert all((rows.is_comparable, rows.note) == (True, "") for rows in (load_rows("fda"), load_rows("fda", limit=1)))
     monkeypatch.setitem(tasks.TASKS, "fda", dataclasses.replace(task, hub_id=str(tmp_path / "bad")))
     with pytest.raises(UserError, match=r"bad@main, row 0: value is a number, not text"):
@@ -203,16 +274,22 @@ def test_the_tasks_of_data_that_are_meant_where_none_is_named(tmp_path):
 def test_a_text_longer_than_any_prompt_is_refused_before_it_is_encoded(tmp_path: Path) -> None:
     row = {"text": "Size: 3\nsize:", "key": "size", "value": "3"}
     assert read(tmp_path, {**row, "context": "a" * 4_000_000})
-    with pytest.raises(UserError, match=r"line 1: the text has 4,000,001 characters, more than the 4,000,000 .*`recallkit build-rows`"):
+    with pytest.raises(
+        UserError,
+        match=r"line 1: the text has 4,000,001 characters, more than the 4,000,000 .*`recallkit build-rows`",
+    ):
         read(tmp_path, {**row, "text": "a" * 4_000_001})
 
 
-# ------------------------------------------------------------------------------------------------- installed packages
+# ------------------------------------------------------------------------------- installed packages
 
 
 def install(folder: Path, name: str, headers: str, description: str) -> None:
     (folder / f"{name}.dist-info").mkdir()
-    (folder / f"{name}.dist-info" / "METADATA").write_text(f"Name: {name}\n{headers}\n{description}", encoding="utf-8")
+    (folder / f"{name}.dist-info" / "METADATA").write_text(
+        f"Name: {name}\n{headers}\n{description}",
+        encoding="utf-8",
+    )
 
 
 @pytest.fixture
@@ -234,23 +311,31 @@ def test_headers_become_rows(installed: Path) -> None:
     )
     loaded = load_rows("metadata")
     assert {(row.doc_id, row.text) for row in loaded.rows} == {("my-pkg", f"{document}\n{row.key}:") for row in loaded.rows}
-    found = {str(row.key): row.value for row in loaded.rows}
-    assert found == {"Name": "My_Pkg", "Version": "2.0", "Summary": "A  café", "Home-page": "h" * 100}
+    values = {str(row.key): row.value for row in loaded.rows}
+    assert values == {
+        "Name": "My_Pkg",
+        "Version": "2.0",
+        "Summary": "A  café",
+        "Home-page": "h" * 100,
+    }
     assert (loaded.num_dropped, loaded.origin) == (0, "METADATA of 1 installed packages")
 
 
-def test_readmes_of_copies_and_broken_metadata(installed: Path) -> None:
+def test_of_copies_the_first_on_the_path_counts_and_broken_metadata_do_not(
+    installed: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for folder, metadata in {
-        "My_Pkg-1.0.dist-info": "Metadata-Version: 2.1\nName: My_Pkg\nVersion: 1.0\n\nold",
-        "my.pkg-2.0.dist-info": "Metadata-Version: 2.1\nName: my.pkg\nVersion: 2.0\n\nnew é\n\nwith a second paragraph\n",
-        "unknown-1.dist-info": "Metadata-Version: 2.1\nName: unknown\nVersion: 1\n\nUNKNOWN\n",
-        "bare-1.dist-info": "Metadata-Version: 2.1\nName: bare\nVersion: 1\n",
-        "nameless-1.dist-info": "Metadata-Version: 2.1\n\ntext",
+        "first/My_Pkg-1.0.dist-info": "Name: My_Pkg\nVersion: 1.0\n\nfirst é\n\nmore\n",
+        "second/my.pkg-2.0.dist-info": "Name: my.pkg\nVersion: 2.0\n\nsecond",
+        "second/unknown-1.dist-info": "Name: unknown\nVersion: 11\n\nUNKNOWN\n",
+        "second/nameless-1.dist-info": "Metadata-Version: 2.1\n\ntext",
     }.items():
-        (installed / folder).mkdir()
+        (installed / folder).mkdir(parents=True)
         (installed / folder / "METADATA").write_text(metadata, encoding="utf-8")
-    assert {each.name: each.description for each in installed_projects()} == {
-        "my-pkg": "new é\n\nwith a second paragraph",
-        "unknown": "",
-        "bare": "",
-    }
+    monkeypatch.setattr("sys.path", [str(installed / name) for name in ("first", "second")])
+    versions = {name: fields["Version"] for name, fields in installed_packages().items()}
+    assert versions == {"my-pkg": "1.0", "unknown": "11"}
+    texts = {row.doc_id: row.text for row in load_rows("metadata").rows if row.key == "Version"}
+    assert texts["my-pkg"] == "Name: My_Pkg\nVersion: 1.0\n\nfirst é\n\nmore\nVersion:"
+    assert texts["unknown"] == "Name: unknown\nVersion: 11\n\n\nVersion:"

@@ -227,7 +227,7 @@ WRITTEN = {
     "counts.duckdb": "count {folder}/text.jsonl -o {out}/counts.duckdb --force",
     "bigrams.parquet": "count {folder}/text.jsonl -o {folder}/counts.duckdb --export {out}/bigrams.parquet --force",
     "pack/ids.npy": "slice {folder}/text.jsonl -o {out} --seq-len 32 --pack --force",
-    "lm-eval/*/samples_*.jsonl": "eval-recall control:unigram --data {folder}/rows.jsonl --counts {folder}/counts.duckdb -o {out} --force",
+    "lm-eval/*/samples_*.jsonl": "eval-recall control:unigram --lm-eval-task {folder}/task.yaml -o {out} --force",
     "checkpoint-*/config.json": "train zoo:attention {folder}/text.jsonl --tokens 512 --seq-len 32 --batch 8 --no-lists -o {out} --force",
     "runs/?????*[0-9a-f].json": f"train --task mqar {SWEEP} --mixers attention --learning-rates 1e-3 --device cpu -o {{out}} --force",
 }
@@ -240,6 +240,11 @@ TABLES = (".parquet", ".duckdb", ".npy")
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_file_of_every_kind_is_in_a_list_and_what_is_in_none_or_edited_is_not_replaced(folder, name):
     (folder / "documents.jsonl").write_text('{"text": "Name: Zork is here.", "pairs": {"Name": "Zork"}}\n')
+    (folder / "task.yaml").write_text(
+        f"task: t\ndataset_path: json\ndataset_kwargs:\n  data_files:\n    test: {folder}/documents.jsonl\n"
+        "test_split: test\noutput_type: loglikelihood\ndoc_to_text: Name\ndoc_to_target: Zork\n"
+        "metric_list:\n  - metric: acc\n"
+    )
     out = folder / "out"
     words = WRITTEN[name].format(folder=folder, out=out).split()
     assert assert_manners(invoke(*words)).status == 0
