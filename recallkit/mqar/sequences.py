@@ -65,10 +65,11 @@ def vocabulary_of(tokenizer: TextTokenizer) -> Vocabulary:
 
 def _plain_ids(tokenizer: TextTokenizer) -> set[int]:
     backend = tokenizer.backend
-    unknown = getattr(backend.model, "unk_token", None)
+    unknown: str | None = getattr(backend.model, "unk_token", None)
     special = {tokenizer.end_token_id, *tokenizer.prefix.ids, *backend.get_added_tokens_decoder()}
     vocabulary = backend.get_vocab(with_added_tokens=False)
-    vocabulary.pop(unknown, None)
+    if unknown is not None:
+        vocabulary.pop(unknown, None)
     return set(vocabulary.values()) - special
 
 

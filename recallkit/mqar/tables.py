@@ -110,8 +110,8 @@ def compare_mqar(files: Mapping[tuple[str, int], MqarFiles]) -> MqarTables:
         mqar = db.frame(connection, "mqar/summarise_samples")
         by_distance = db.frame(connection, "mqar/bucket_distances")
     intervals = []
-    for (pairs,), rows in samples.partition_by("pairs", as_dict=True, maintain_order=True).items():
-        intervals += sample_intervals(rows, models, pairs)
+    for (pairs,), part in samples.partition_by("pairs", as_dict=True, maintain_order=True).items():
+        intervals += sample_intervals(part, models, pairs)
     for rows in (facts, intervals):
         frame = pl.DataFrame(rows, infer_schema_length=None)
         mqar = mqar.join(frame, on=["model", "pairs"], validate="1:1")

@@ -268,7 +268,8 @@ def set_disjointness(
     listed = 4 + distinct(num, pairs + second, vocab - 4, generator)
     shared = listed.gather(1, torch.randint(pairs, (num, 1), generator=generator))
     place = torch.randint(second, (num, 1), generator=generator)
-    begin, between, end = torch.tensor([BEGIN, BETWEEN, END]).expand(num, -1).split(1, dim=1)
+    marks = torch.tensor([BEGIN, BETWEEN, END]).expand(num, -1)
+    begin, between, end = marks[:, :1], marks[:, 1:2], marks[:, 2:]
     other = listed[:, pairs:].scatter(1, place, shared)
     ids = torch.cat([begin, listed[:, :pairs], between, other, end], dim=1)
     places = torch.full((num, 1), length - 1)
