@@ -125,7 +125,7 @@ class RecallPlan:
         return tables, folder
 
     def _facts(self) -> dict[str, Any]:
-        """What the comparison's manifest says of rows and options."""
+        """The fields of the comparison's manifest on rows and options."""
         options = self.options
         facts: dict[str, Any] = {}
         for name in NEEDLE_OPTIONS:

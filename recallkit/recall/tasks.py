@@ -46,7 +46,7 @@ class RecallRows:
     note: str = ""
 
     def facts(self) -> dict[str, Any]:
-        """What a comparison's manifest says of them."""
+        """Their fields in the manifest of a comparison."""
         return {"origin": self.origin, "digest": self.digest, "note": self.note}
 
 
