@@ -80,7 +80,7 @@ def train(args: argparse.Namespace) -> None:
     model = make_model(args.mixers, args.width)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20) * min(1.0, 2 * (1 - step / args.steps)))
-    tracker = recallkit.Tracker(sample_tokens=args.sample_tokens, out=args.out, device="cpu", force=True)  # the first line
+    tracker = recallkit.Tracker(sample_tokens=args.sample_tokens, out=args.out, force=True)  # the first line
     for step, parts in enumerate(batches(stream(args.documents), args.rows, args.lists, args.steps)):
         if step % args.every == 0:
             tell(step, tracker.log(step, model))  # the second line

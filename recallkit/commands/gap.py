@@ -130,7 +130,7 @@ class Gap(FarContextOptions, ComparisonOptions, WritingOptions, ComparedTextOpti
         from recallkit.models.spec import list_models
         from recallkit.scoring.scores import choose_last
         from recallkit.slicing.definitions import parse_slices
-        from recallkit.tracking.steps import expand_all
+        from recallkit.tracking.steps import expand
 
         return GapQuestion(
             parse_slices(names(self.slice)),
@@ -139,7 +139,7 @@ class Gap(FarContextOptions, ComparisonOptions, WritingOptions, ComparedTextOpti
             choose_last(numbers(self.context_gain), self.context_stride),
             self.price,
             self.divergence,
-            expand_all(list_models(self.placebo)) if self.placebo else [],
+            expand(list_models(self.placebo)) if self.placebo else [],
         )
 
 

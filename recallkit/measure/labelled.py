@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -88,10 +88,11 @@ class LabelledTokens:
         return self.manifest["tokenizer"]["vocab_size"]
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> records.Labels:
         """What a result records of the labels that it is made of."""
         fields = records.Labels.__annotations__
-        return {name: value for name, value in self.manifest.items() if name in fields}
+        facts = {name: value for name, value in self.manifest.items() if name in fields}
+        return cast("records.Labels", facts)
 
     def check_known(self, slices: Sequence[Slice], *, clean: bool) -> None:
         """Raises UserError if slices, or that the text be `clean`, need a column `in_training` or training counts that are not known."""

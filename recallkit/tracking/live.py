@@ -3,6 +3,7 @@ the table grows by a row."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 from pathlib import Path
@@ -12,17 +13,17 @@ from recallkit.config import BUILTIN_SEQ_LEN
 from recallkit.declarations import names
 from recallkit.display import console
 from recallkit.display.notebook import Shown
-from recallkit.errors import UsageError, UserError
+from recallkit.errors import UsageError
 from recallkit.models.loading import tokenizer_name
 from recallkit.models.prefix import prefix_notes
 from recallkit.models.spec import one_model
-from recallkit.options import ScoringOptions
 from recallkit.scoring.recorded import record_array
 from recallkit.slicing.definitions import parse_slices
-from recallkit.storage import artifacts
-from recallkit.storage.result import read_tables
+from recallkit.storage import artifacts, records
+from recallkit.storage.journal import Journal
+from recallkit.storage.result import read_result
 from recallkit.trackers import log_step
-from recallkit.tracking.reading import Reading, process_group
+from recallkit.tracking.reading import Reading, first_process_first, is_first_process
 from recallkit.tracking.run import TrackedRun
 from recallkit.tracking.tables import TrackTables, make_tables
 from recallkit.tracking.view import TrackView
@@ -36,16 +37,8 @@ if TYPE_CHECKING:
 SAMPLE_TOKENS = 20_000
 """Tokens that are read each time."""
 
-METRICS = {
-    "recall/gain": ("gain", 100.0),
-    "recall/retained": ("retained", 100.0),
-    "recall/ar_nll": ("ar_nll", 1.0),
-    "recall/first_nll": ("first_nll", 1.0),
-    "recall/other_nll": ("other_nll", 1.0),
-    "recall/ar_gap": ("ar_gap", 1.0),
-}
-"""What is logged -> the column of `TrackTables.track`, and by what it is multiplied: points, per
-cent, nats per token."""
+METRICS = ("gain", "retained", "ar_nll", "first_nll", "other_nll", "ar_gap")
+"""Columns of `TrackTables.track` that are logged, as recall/gain and so on."""
 
 
 class Tracker(Shown):
@@ -65,9 +58,9 @@ class Tracker(Shown):
     `tokenizer`: the model's, in whose tokens the built-in text is then read and counted; slices
     have their own. `bos`: the token that is read before every text, `none`, or None for what the
     tokenizer says. `slice`: slices to follow besides AR hits and other tokens, as `recallkit track
-    --slice` takes them. `reference`: a model or recorded NLLs to compare with, read once, on
-    `device`. `writer`: a SummaryWriter of TensorBoard. An `out` that has rows of an earlier part of
-    the run is continued.
+    --slice` takes them. `reference`: a model or recorded NLLs to compare with, read
+    once. `writer`: a SummaryWriter of TensorBoard. An `out` that has rows of an earlier part of
+    the run is continued; of two processes only one can write there.
     Raises UserError for everything a user can correct.
     """
 
@@ -82,39 +75,35 @@ class Tracker(Shown):
         bos: str | None = None,
         writer: Any = None,
         out: str | PathLike[str] = "track",
-        device: str = "auto",
         force: bool = False,
     ) -> None:
-        if slices is not None and (sample_tokens is not None or tokenizer is not None):
-            where = "tokenizer" if sample_tokens is None else "sample_tokens"
-            remedy = "leave it out, or slice with it: `recallkit slice --tokenizer F --sample 20k`"
-            raise UsageError("slices are read as they are", where=where, remedy=remedy)
-        if sample_tokens is not None and (type(sample_tokens) is not int or sample_tokens < 1):
-            problem = f"{sample_tokens!r} is not a number of tokens"
-            raise UsageError(problem, where="sample_tokens", remedy="give one such as 20_000")
+        for name, value in {"sample_tokens": sample_tokens, "tokenizer": tokenizer}.items():
+            if slices is not None and value is not None:
+                remedy = "leave it out, or slice with it: `recallkit slice --tokenizer F --sample 20k`"
+                raise UsageError("slices are read as they are", where=name, remedy=remedy)
         folder, self._writer = Path(out), writer
-        first = None if reference is None else one_model(reference)
-        with _first_process_first():
+        models = {} if reference is None else {None: one_model(reference)}
+        with first_process_first():
             if slices is None:
-                slices = _sample(folder, sample_tokens or SAMPLE_TOKENS, tokenizer)
-            followed = parse_slices(names(slice), without=())
-            scoring = ScoringOptions(device=device)
+                size = SAMPLE_TOKENS if sample_tokens is None else sample_tokens
+                slices = _sample(folder, size, tokenizer)
             self._run = TrackedRun(
                 Path(slices),
                 folder,
-                first,
-                scoring,
+                models.get(None),
                 force=force,
-                followed=followed,
+                followed=parse_slices(names(slice), without=()),
             )
-            if first is not None:
-                self._run.add_models({None: first})
+            if is_first_process():
+                _claim(folder.resolve())
+            if models:
+                self._run.add_models(models)
             self._reading = Reading(self._run.slices, bos)
         self._name = f"run {artifacts.digest_json(str(folder.resolve()))[:6]}"
         """Begins the names of its scores, so that runs that share slices do not share them."""
         self.table = make_tables([]).track
         """The rows so far, see `TrackTables`."""
-        if _is_first_process():
+        if is_first_process():
             for line in prefix_notes({"the model": self._reading.prefix}):
                 console.note(line)
             if not force and (folder / "track.parquet").exists():
@@ -178,25 +167,26 @@ class Tracker(Shown):
             problem = f"{step!r} is not a step"
             raise UsageError(problem, where="step", remedy="give the number of steps done")
         if model is not None:
-            with _random_state_kept():
+            with _restoring_random_state():
                 self._reading.read(model)
         nll = self._reading.take()
-        if not _is_first_process():
+        if not is_first_process():
             return {}
         step, name = int(step), f"{self._name} step {step}"
         file = record_array(self._run.slices, name, nll, self._reading.prefix)
         self._run.add(step, name, file)
         self._update()
         checkpoint = self._run.checkpoints[step]
+        figures = {column: checkpoint.row[column] for column in METRICS}
+        if checkpoint.by_slice is not None:
+            for row in checkpoint.by_slice.to_dicts():
+                figures |= {f"{row['slice']}/{column}": row[column] for column in ("nll", "gain")}
         metrics = {}
-        for name, (column, scale) in METRICS.items():
-            metrics[name] = checkpoint.row[column], scale
-        of_slices = [] if checkpoint.by_slice is None else checkpoint.by_slice.to_dicts()
-        for row in of_slices:
-            metrics[f"recall/{row['slice']}/nll"] = row["nll"], 1.0
-            metrics[f"recall/{row['slice']}/gain"] = row["gain"], 100.0
-        known = {name: pair for name, pair in metrics.items() if pair[0] is not None}
-        return {name: scale * value for name, (value, scale) in known.items()}
+        for name, value in figures.items():
+            if value is not None:
+                scale = 100 if name.endswith(("gain", "retained")) else 1  # points, per cent
+                metrics[f"recall/{name}"] = scale * value
+        return metrics
 
     def _update(self) -> None:
         """Writes the tables of what is measured, and shows them from now on."""
@@ -207,14 +197,21 @@ class Tracker(Shown):
 
     def _continue(self) -> None:
         """Takes over the rows of an earlier part of the run whose scores exist."""
-        folder = self._run.out
-        names = artifacts.read_manifest(folder / "track.parquet")["score_files"]
-        rows = read_tables(TrackTables, folder).track.to_dicts()
-        for row, name in zip(rows, names, strict=True):
+        manifest, tables = read_result(records.Track, TrackTables, self._run.out)
+        for row, name in zip(tables.track.to_dicts(), manifest["score_files"], strict=True):
             file = self._run.slices / "scores" / name
             if row["step"] is not None and file.is_file():
                 self._run.add(row["step"], row["model"], file)
         self._update()
+
+
+@functools.cache
+def _claim(folder: Path) -> None:
+    """Raises UserError where another process follows a run in a folder; else none can, until this
+    one ends."""
+    journal = Journal(folder / "track.parquet", {})
+    journal.__enter__()
+    atexit.register(journal.__exit__)
 
 
 def _sample(folder: Path, num_tokens: int, tokenizer: Any) -> Path:
@@ -223,38 +220,17 @@ def _sample(folder: Path, num_tokens: int, tokenizer: Any) -> Path:
     from recallkit import builtin, counting, slicing
 
     name, counts = tokenizer_name(tokenizer), folder / "counts.duckdb"
+    if name is None:
+        counts = builtin.counts()
+    else:
+        counting.count(dataclasses.replace(builtin.TRAINING_TEXT, tokenizer=name), counts)
     text = dataclasses.replace(builtin.VALIDATION_TEXT, limit_tokens=num_tokens, tokenizer=name)
-    try:
-        if name is None:
-            counts = builtin.counts()
-        else:
-            counting.count(dataclasses.replace(builtin.TRAINING_TEXT, tokenizer=name), counts)
-        slicing.slice_text(text, folder / "slices", counts=counts, seq_len=BUILTIN_SEQ_LEN)
-    except UserError as error:
-        raise UserError(error.problem, where=error.where, remedy="choose another `out`") from error
+    slicing.slice_text(text, folder / "slices", counts=counts, seq_len=BUILTIN_SEQ_LEN)
     return folder / "slices"
 
 
-def _is_first_process() -> bool:
-    group = process_group()
-    return group is None or group.get_rank() == 0
-
-
 @contextlib.contextmanager
-def _first_process_first() -> Iterator[None]:
-    """A block that the first process runs before the others, which then find its files."""
-    group = process_group()
-    if not _is_first_process():
-        group.barrier()
-    try:
-        yield
-    finally:
-        if group is not None and _is_first_process():
-            group.barrier()
-
-
-@contextlib.contextmanager
-def _random_state_kept() -> Iterator[None]:
+def _restoring_random_state() -> Iterator[None]:
     """A block after which torch's generators, those of GPUs included, are where they were."""
     import torch
 

@@ -3,6 +3,7 @@ come back, in any order."""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,21 +41,16 @@ class Reading:
     """
 
     def __init__(self, slices: Path, bos: str | None = None) -> None:
-        pack, used = write_pack(slices), sequences_of(slices)["tokenizer"]
+        pack, tokenizer = write_pack(slices), sequences_of(slices)["tokenizer"]
         self._ids, self._lengths = np.load(pack / "ids.npy"), np.load(pack / "lengths.npy")
-        self._request = ModelRequest(f"{LIVE}model", used["vocab_size"])
-        self.prefix = choose_prefix(self._request, load_slices_tokenizer(slices, used), bos)
-        self._places = np.arange(self._ids.shape[1])
-        self.nll = self._nothing()
+        self._is_id = np.arange(self._ids.shape[1]) < self._lengths[:, None]
+        request = ModelRequest(f"{LIVE}model", tokenizer["vocab_size"], dtype="auto")
+        self.prefix = choose_prefix(request, load_slices_tokenizer(slices, tokenizer), bos)
+        self._request = replace(request, prefix=self.prefix)
+        self._begin()
 
-    def _nothing(self) -> np.ndarray:
-        return np.full((len(self._ids), self._ids.shape[1] - 1), -np.inf, np.float32)
-
-    @property
-    def _is_predicted(self) -> np.ndarray:
-        """Of which places of `nll` there is an id."""
-        is_predicted: np.ndarray = self._places[1:] < self._lengths[:, None]
-        return is_predicted
+    def _begin(self) -> None:
+        self.nll = np.full(self._is_id[:, 1:].shape, -np.inf, np.float32)
 
     def batches(self, rank: int, world: int, size: int) -> Iterator[Batch]:
         """Every `world`-th batch of `size` sequences, from number `rank` on: of all processes as
@@ -65,6 +61,7 @@ class Reading:
             remedy = "give 0 <= rank < world, and size >= 1"
             raise UsageError(problem, where="batches", remedy=remedy)
         number = -(-len(self._ids) // size)
+        # 5 batches for ranks 0 and 1: 0 2 4 and 1 3 0.
         for place in range(rank, -(-number // world) * world, world):
             first = place % number * size
             rows = self._ids[first : first + size]
@@ -91,13 +88,13 @@ class Reading:
             problem = "its weights are sharded over processes"
             remedy = "read tracker.batches() with it on every process, and tracker.add() the NLLs"
             raise UserError(problem, where="model", remedy=remedy)
-        request = replace(self._request, dtype="auto", prefix=self.prefix, module=model)
-        ids, offsets = self._ids[self._places < self._lengths[:, None]], offsets_of(self._lengths)
+        request = replace(self._request, module=model)
         with evaluating(model):
             scorer = load_model(replace(request, dtype=find_precision(request)))
-            limit = BatchLimit(scorer.batch_tokens(len(self._places)))
+            limit = BatchLimit(scorer.batch_tokens(self._ids.shape[1]))
+            ids, offsets = self._ids[self._is_id], offsets_of(self._lengths)
             scores = score_sequences(scorer, ids, offsets, limit, ContextWindow())
-        self.nll[self._is_predicted] = scores.nll
+        self.nll[self._is_id[:, 1:]] = scores.nll
 
     def take(self) -> np.ndarray:
         """The NLLs of all processes, float32 (num_rows,); the next reading begins. Where
@@ -105,8 +102,8 @@ class Reading:
 
         Raises UserError where some are missing, not finite, or negative.
         """
-        nll: np.ndarray = _of_all_processes(self.nll)[self._is_predicted]
-        self.nll = self._nothing()
+        nll: np.ndarray = _of_all_processes(self.nll)[self._is_id[:, 1:]]
+        self._begin()
         missing = np.count_nonzero(np.isneginf(nll))
         if missing:
             problem = f"{missing:,} of {len(nll):,} NLLs are missing"
@@ -127,12 +124,34 @@ def _array(nlls: Any) -> np.ndarray:
     return np.asarray(nlls, np.float32)
 
 
+# -------------------------------------------------------------------------------------- processes
+
+
 def process_group() -> Any:
     """torch.distributed, where this program runs in several processes of it; else None."""
     from torch import distributed
 
     is_in_use = distributed.is_available() and distributed.is_initialized()
     return distributed if is_in_use and distributed.get_world_size() > 1 else None
+
+
+def is_first_process() -> bool:
+    """Whether this process is the only one, or the first of torch.distributed."""
+    group = process_group()
+    return group is None or group.get_rank() == 0
+
+
+@contextlib.contextmanager
+def first_process_first() -> Iterator[None]:
+    """A block that the first process runs before the others, which then find its files."""
+    group = process_group()
+    if not is_first_process():
+        group.barrier()
+    try:
+        yield
+    finally:
+        if group is not None and is_first_process():
+            group.barrier()
 
 
 def _of_all_processes(nll: np.ndarray) -> np.ndarray:
@@ -142,8 +161,9 @@ def _of_all_processes(nll: np.ndarray) -> np.ndarray:
         return nll
     import torch
 
-    on_gpu = "nccl" in group.get_backend()
-    values = torch.from_numpy(nll).to("cuda" if on_gpu else "cpu")
+    values = torch.from_numpy(nll)
+    if "nccl" in group.get_backend():
+        values = values.cuda()
     group.all_reduce(values, group.ReduceOp.MAX)
     together: np.ndarray = values.cpu().numpy()
     return together

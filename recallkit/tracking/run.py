@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING
 from recallkit.display.progress import one_after_another
 from recallkit.errors import UserError
 from recallkit.intervening.run import intervene
-from recallkit.measure.labelled import open_tokens
+from recallkit.measure.labelled import open_scores, open_tokens
+from recallkit.measure.sums import add_up
 from recallkit.models.spec import ModelSpec, list_models
 from recallkit.options import InterventionOptions, ScoringOptions
 from recallkit.scoring import plan_scores, score_path
 from recallkit.scoring.run import note_prefixes
 from recallkit.slicing.labels import summarise_slices
 from recallkit.slicing.words import make_words, needed_columns
-from recallkit.storage import artifacts
+from recallkit.storage import artifacts, records
 from recallkit.storage.result import Question, folder_of
 from recallkit.storage.timings import Timings
-from recallkit.tracking.steps import by_step, expand_all
-from recallkit.tracking.tables import Checkpoint, TrackTables, make_tables, measure, read_sums
+from recallkit.tracking.steps import by_step, expand
+from recallkit.tracking.tables import Checkpoint, TrackTables, make_tables, measure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,8 +68,6 @@ class TrackedRun:
     force: bool = False
     followed: Sequence[Slice] = ()
     """Slices besides AR hits and other tokens, for the table `by_slice`."""
-    folder: str | None = None
-    """Of the checkpoints."""
     checkpoints: dict[int | None, Checkpoint] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -76,18 +75,16 @@ class TrackedRun:
         where they cannot answer, and where `out` has another result."""
         self.tokens = open_tokens(self.slices / "tokens.parquet")
         if not summarise_slices(self.tokens.path)["ar_hits"][0]:
-            raise UserError(
-                "no token of it is an AR hit",
-                where=self.tokens.path,
-                remedy="slice more text, or slice with a larger --max-count",
-            )
-        identity = {
+            problem = "no token of it is an AR hit"
+            remedy = "slice more text, or slice with a larger --max-count"
+            raise UserError(problem, where=self.tokens.path, remedy=remedy)
+        self.options: records.TrackOptions = {
             "reference": None if self.reference is None else self.reference.key,
             "sequences_digest": self.tokens.manifest["sequences_digest"],
             "causal": self.causal,
             "slice": [slice_.given for slice_ in self.followed],
         }
-        self.question = Question("track", TrackTables, self.out, identity, self.force)
+        self.question = Question("track", TrackTables, self.out, self.options, self.force)
         self.question.check()  # another is not replaced; the answer to the same one grows
         self.tokens.check_known(self.followed, clean=False)
         if needed_columns(self.followed):
@@ -103,11 +100,16 @@ class TrackedRun:
             self.add(step, spec.shown, score_path(self.slices, spec))
 
     def add(self, step: int | None, model: str, file: Path) -> None:
-        """Adds a model's score file, beside that of the reference."""
-        first = list(filter(None, [self.reference]))
-        files = [score_path(self.slices, spec) for spec in first]
-        sums = read_sums(self.tokens, *files, file, slices=self.followed)
-        self.checkpoints[step] = measure(model, step, file, sums, *(spec.shown for spec in first))
+        """Adds a model's score file, beside that of the reference. Raises UserError if one is
+        damaged, or of other sequences."""
+        reference, files = None, [file]
+        if self.reference is not None:
+            reference = self.reference.shown
+            files = [score_path(self.slices, self.reference), file]
+        scores = [open_scores(path, self.tokens) for path in files]
+        sums = add_up(self.tokens, scores, self.followed, every_table=False).tables["slices"]
+        slices = [slice_.name for slice_ in self.followed]
+        self.checkpoints[step] = measure(model, step, file, sums, reference, slices)
 
     def intervene(self, models: Sequence[ModelSpec]) -> None:
         """Adds the causal recall of the models, all that there are, for which changed text is
@@ -120,21 +122,24 @@ class TrackedRun:
             for end in ("", "_ci_low", "_ci_high"):
                 checkpoint.row[f"causal{end}"] = row[f"points{end}"]
 
-    def write(self) -> TrackTables:
-        """Writes the tables of what was added so far, with the manifest; returns them."""
+    def write(self, folder: str | None = None) -> TrackTables:
+        """Writes the tables of what was added so far, with the manifest; returns them. `folder`:
+        of the checkpoints."""
         timings = Timings()
         with timings.stage("measuring"):
             steps = sorted(self.checkpoints, key=lambda step: -1 if step is None else step)
             checkpoints = [self.checkpoints[step] for step in steps]
             tables = make_tables(checkpoints)
-        manifests = [artifacts.read_manifest(one.file) for one in checkpoints]
-        facts = {
+        files = [one.file for one in checkpoints]
+        scores = [artifacts.read_manifest(file, records.Scores) for file in files]
+        facts: records.Track = {
+            "options": self.options,
             "models": tables.track["model"].to_list(),
-            "sources": [manifest["source"] for manifest in manifests],
-            "score_files": [one.file.name for one in checkpoints],
-            "scores": [manifest["options"] for manifest in manifests],
+            "sources": [manifest["source"] for manifest in scores],
+            "score_files": [records.FileName(file.name) for file in files],
+            "scores": [manifest["options"] for manifest in scores],
             "slices": self.tokens.facts,
-            "run": self.folder,
+            "run": folder,
         }
         self.question.write(tables, facts, timings)
         return tables
@@ -145,10 +150,9 @@ def track(run: TrackedRun, checkpoints: Sequence[ModelSpec]) -> TrackTables:
 
     Raises UserError for everything a user can correct, before a weight is read.
     """
-    steps = by_step(expand_all(checkpoints))
+    steps = by_step(expand(checkpoints))
     models = list_models(run.reference, *steps.values())
-    run.folder = _run_of(models[1])
     run.add_models(dict(zip([None, *steps], models, strict=True)))
     if run.causal:
         run.intervene(models)
-    return run.write()
+    return run.write(_run_of(models[1]))

@@ -10,19 +10,15 @@ import numpy as np
 import polars as pl
 
 from recallkit.display.notebook import Shown
-from recallkit.measure.labelled import open_scores
 from recallkit.measure.ratio import Ratio, holm, p_values, ratio
 from recallkit.measure.shares import efficiency, retained
-from recallkit.measure.sums import add_up
 from recallkit.storage.schemas import LAYOUTS, frame_of, frame_of_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from recallkit.measure.labelled import LabelledTokens
     from recallkit.measure.sums import TableSums
-    from recallkit.slicing.definitions import Slice
 
 LEAST_GAIN = 0.01
 """Recall gain that is called recall: presence and position alone are worth half a point, the zoo's
@@ -63,8 +59,8 @@ class TrackTables(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model of the table: its step (None: the reference), its score file, its row, its recall
-    gain, and its rows of named slices, if there are any."""
+    """A model of the table: its step (None: the reference), its score file, its row of `track`, its
+    recall gain, and its rows of named slices, if there are any."""
 
     step: int | None
     file: Path
@@ -73,25 +69,18 @@ class Checkpoint:
     by_slice: pl.DataFrame | None = None
 
 
-def read_sums(tokens: LabelledTokens, *files: Path, slices: Sequence[Slice] = ()) -> TableSums:
-    """The sums of all tokens, AR hits, other tokens and `slices` under the models of score files.
-
-    Raises UserError if a file is damaged, or of other sequences.
-    """
-    scores = [open_scores(path, tokens) for path in files]
-    sums = add_up(tokens, scores, slices, every_table=False)
-    names = [slice_.name for slice_ in slices]
-    return sums.tables["slices"].slice("all", "ar_hit", "other", *names)
-
-
 def measure(
     model: str,
     step: int | None,
     file: Path,
     sums: TableSums,
     reference: str | None = None,
+    slices: Sequence[str] = (),
 ) -> Checkpoint:
-    """The rows of a model: the last of `sums`, after the reference, if there is one."""
+    """The rows of a model: the last of `sums`, after the reference, if there is one.
+
+    `slices`: those that are also followed, besides all tokens, AR hits and other tokens.
+    """
     every, hits, other = (sums.slice(name) for name in ("all", "ar_hit", "other"))
     place, tokens = int(reference is not None), hits["tokens"]
     figures = {
@@ -116,13 +105,12 @@ def measure(
     }
     for name, figure in figures.items():
         row |= figure.row(name)
-    followed = sums.take(np.arange(3, len(sums.keys)))
-    by_slice = _rows_by_slice(followed, place, model, step) if len(followed.keys) else None
+    by_slice = _rows_by_slice(sums.slice(*slices), place, model, step) if slices else None
     return Checkpoint(step, file, row, figures["gain"], by_slice)
 
 
 def _rows_by_slice(sums: TableSums, place: int, model: str, step: int | None) -> pl.DataFrame:
-    """The rows of `by_slice` of model number `place` of the sums of named slices."""
+    """The rows of `by_slice` of model number `place` of the sums of slices."""
     tokens = sums["tokens"]
     columns: dict[str, Any] = {"model": model, "step": step, "tokens": tokens.total}
     columns |= ratio(sums[f"nll_{place}"], tokens).columns("nll")
@@ -133,50 +121,40 @@ def _rows_by_slice(sums: TableSums, place: int, model: str, step: int | None) ->
 
 def make_tables(checkpoints: Sequence[Checkpoint]) -> TrackTables:
     """The tables of checkpoints by ascending step, the reference, if there is one, first."""
-    track = frame_of("track/track", [one.row for one in checkpoints])
-    verdict = _verdict([one for one in checkpoints if one.step is not None])
     by_slice = [one.by_slice for one in checkpoints if one.by_slice is not None]
-    of_slices = pl.concat(by_slice) if by_slice else None
-    return TrackTables(track, frame_of("track/verdict", verdict), of_slices)
+    steps = [one for one in checkpoints if one.step is not None]
+    return TrackTables(
+        track=frame_of("track/track", [one.row for one in checkpoints]),
+        verdict=frame_of("track/verdict", [_verdict(steps)] if steps else []),
+        by_slice=pl.concat(by_slice) if by_slice else None,
+    )
 
 
 # ---------------------------------------------------------------------------------------- verdict
 
 
-def _verdict(checkpoints: Sequence[Checkpoint]) -> list[dict[str, Any]]:
+def _verdict(checkpoints: Sequence[Checkpoint]) -> dict[str, Any]:
     """The row of `verdict`, of checkpoints by ascending step.
 
     The last checkpoint's own interval decides, so that a run that recalls nothing is called
     recalling no more often than one interval of 95 % lies above the truth, once in forty, however
     many checkpoints there are. That an earlier one was above holds for all of them together.
     """
-    if not checkpoints:
-        return []
-    steps = [one.step for one in checkpoints]
-    gains = [one.gain for one in checkpoints]
-    value, low, high, freedom = np.hstack([(one.value, one.low, one.high, one.freedom) for one in gains])
-    row: dict[str, Any] = {
-        "verdict": UNKNOWN,
-        "step": None,
-        "step_ci_low": None,
-        "step_ci_high": None,
-    }
+    steps, gains = [one.step for one in checkpoints], [one.gain for one in checkpoints]
+    ends = [(gain.value, gain.low, gain.high, gain.freedom) for gain in gains]
+    value, low, high, freedom = np.hstack(ends)  # (steps,) each
+    row: dict[str, Any] = dict.fromkeys(LAYOUTS["track/verdict"])
     if low[-1] > LEAST_GAIN:
-        ends = {"step": value, "step_ci_low": high, "step_ci_high": low}
-        return [
-            {
-                "verdict": APPEARS,
-                **{name: steps[_since(end > LEAST_GAIN)] for name, end in ends.items()},
-            }
-        ]
+        row["verdict"] = APPEARS
+        # Where gains are at their upper ends, recall appears earlier.
+        for name, curve in {"step": value, "step_ci_low": high, "step_ci_high": low}.items():
+            below = np.flatnonzero(~(curve > LEAST_GAIN))
+            row[name] = steps[below.max(initial=-1) + 1]
+        return row
     is_above = holm(p_values(value, low, high, freedom, at=LEAST_GAIN)) & (value > LEAST_GAIN)
     if is_above.any():
         row["step"] = steps[is_above.argmax()]
+    row["verdict"] = UNKNOWN
     if high[-1] < LEAST_GAIN:
-        row["verdict"] = ABSENT if row["step"] is None else GONE
-    return [row]
-
-
-def _since(is_above: np.ndarray) -> int:
-    """The place from which on all of (m,) are true, of which the last is."""
-    return len(is_above) - int(np.logical_and.accumulate(is_above[::-1]).sum())
+        row["verdict"] = GONE if is_above.any() else ABSENT
+    return row

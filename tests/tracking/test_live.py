@@ -116,7 +116,7 @@ def test_a_run_is_continued_and_a_step_logged_again_is_replaced(model, few_slice
 def test_mistakes_are_named_before_anything_is_written(model, few_slices, tmp_path):
     for given, problem in (
         ({"sample_tokens": 0}, "0 is not a number of tokens"),
-        ({"sample_tokens": 5, "slices": "s"}, "slices are read as they are"),
+        ({"sample_tokens": 5, "slices": "s"}, "sample_tokens: slices are read as they are"),
     ):
         with pytest.raises(UserError, match=problem):
             recallkit.Tracker(**given, out=tmp_path / "t")

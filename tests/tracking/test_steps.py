@@ -6,7 +6,7 @@ import pytest
 
 from recallkit.errors import UserError
 from recallkit.models.spec import list_models, parse_model
-from recallkit.tracking.steps import by_step, expand_all, step_of
+from recallkit.tracking.steps import by_step, expand, step_of
 
 STEPS = {
     "run7/checkpoint-500/": 500,
@@ -43,10 +43,10 @@ def test_checkpoints_are_sorted_as_numbers():
 def test_a_pattern_names_what_is_there(tmp_path):
     for name in ("checkpoint-2", "checkpoint-10", "other"):
         (tmp_path / name).mkdir()
-    found = expand_all([parse_model(f"{tmp_path}/checkpoint-*")])
+    found = expand([parse_model(f"{tmp_path}/checkpoint-*")])
     assert list(by_step(found)) == [2, 10]
-    assert sorted(spec.shown for spec in found) == ["checkpoint-10", "checkpoint-2"]
+    assert [spec.shown for spec in list_models(found)] == ["checkpoint-10", "checkpoint-2"]
     with pytest.raises(UserError, match="no such checkpoints"):
-        expand_all([parse_model(f"{tmp_path}/step-*")])
-    with pytest.raises(UserError, match="one name for several"):
-        expand_all([parse_model(f"mine={tmp_path}/checkpoint-*")])
+        expand([parse_model(f"{tmp_path}/step-*")])
+    with pytest.raises(UserError, match="two models have this name"):
+        list_models(expand([parse_model(f"mine={tmp_path}/checkpoint-*")]))
