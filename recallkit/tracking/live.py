@@ -6,6 +6,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +83,7 @@ class Tracker(Shown):
                 remedy = "leave it out, or slice with it: `recallkit slice --tokenizer F --sample 20k`"
                 raise UsageError("slices are read as they are", where=name, remedy=remedy)
         folder, self._writer = Path(out), writer
-        models = {} if reference is None else {None: one_model(reference)}
+        first = None if reference is None else one_model(reference)
         with first_process_first():
             if slices is None:
                 size = SAMPLE_TOKENS if sample_tokens is None else sample_tokens
@@ -90,14 +91,14 @@ class Tracker(Shown):
             self._run = TrackedRun(
                 Path(slices),
                 folder,
-                models.get(None),
+                first,
                 force=force,
                 followed=parse_slices(names(slice), without=()),
             )
             if is_first_process():
                 _claim(folder.resolve())
-            if models:
-                self._run.add_models(models)
+            if first is not None:
+                self._run.add_models({None: first})
             self._reading = Reading(self._run.slices, bos)
         self._name = f"run {artifacts.digest_json(str(folder.resolve()))[:6]}"
         """Begins the names of its scores, so that runs that share slices do not share them."""

@@ -14,6 +14,7 @@ from recallkit.errors import UserError
 from recallkit.models import zoo
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.language_model import LanguageModel
+from recallkit.storage.journal import Journal
 from recallkit.tracking.view import TrackView
 
 
@@ -111,6 +112,18 @@ def test_a_run_is_continued_and_a_step_logged_again_is_replaced(model, few_slice
     assert recallkit.Tracker(slices=few_slices, out=tmp_path).table.equals(tracker.table)
     recallkit.Tracker(slices=few_slices, out=tmp_path, force=True).log(7, model)
     assert pl.read_parquet(tmp_path / "track.parquet")["step"].to_list() == [7]
+
+
+def test_another_process_cannot_follow_a_run_in_the_same_folder(few_slices, tmp_path):
+    with (
+        Journal(tmp_path / "track.parquet", {}),
+        pytest.raises(UserError, match="another recallkit process is writing this"),
+    ):
+        recallkit.Tracker(slices=few_slices, out=tmp_path)
+    recallkit.Tracker(slices=few_slices, out=tmp_path)
+    recallkit.Tracker(slices=few_slices, out=tmp_path)
+    with pytest.raises(UserError, match="another"), Journal(tmp_path / "track.parquet", {}):
+        pass
 
 
 def test_mistakes_are_named_before_anything_is_written(model, few_slices, tmp_path):
