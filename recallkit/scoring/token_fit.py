@@ -27,7 +27,7 @@ _EARLY = 4
 _MOST_EARLY, _FALLS = 0.9, 0.9
 """Above which share of the unigrams' surprisal early NLLs are not nats, of a model whose other NLLs
 are below the second share of that: of the zoo's ten models and the built-in text, early NLLs are
-0.70 to 0.77 of it in nats, and 1.02 to 1.11 in bits (tests/benchmarks/token_fit.py)."""
+0.70 to 0.77 of it in nats, and 1.02 to 1.11 in bits."""
 
 _NOISE = 0.4
 """Two standard errors of such a share, times the square root of the number of sequences."""

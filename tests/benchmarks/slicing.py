@@ -218,12 +218,15 @@ def measure(task: str, method: str, folder: str) -> dict[str, Any]:
     return {**figures, "digest": digest_arrays(*(np.asarray(column, np.int64) for column in columns))}
 
 
-def write_inputs(folder: Path, tasks: list[str], num_tokens: int) -> None:
-    """The ids, a table of the counts of 800M ids, and for the command a database of the shards' counts."""
+def write_inputs(folder: Path, tasks: list[str], num_tokens: int) -> float:
+    """The ids, a table of the counts of 800M ids, and for the command a database of the shards' counts.
+
+    Returns the seconds that `count` took for the database; 0 without it.
+    """
     from recallkit.counting import count
     from recallkit.counting.bigram_kernels import count_bigrams, merge_runs
 
-    tiled = folder / "tiled.npy"
+    tiled, seconds = folder / "tiled.npy", 0.0
     counting.write_ids(tiled, max(TABLE_TOKENS, num_tokens) if "lookup" in tasks else num_tokens)
     ids = np.load(tiled, mmap_mode="r")
     # uint32, as sequences.parquet holds them.
@@ -234,8 +237,14 @@ def write_inputs(folder: Path, tasks: list[str], num_tokens: int) -> None:
         np.save(folder / "keys.npy", run.keys)
         np.save(folder / "counts.npy", run.counts)
     if "slice" in tasks:
-        count(TextOptions(harness.shards(), "train", tokenizer=harness.tokenizer_file()), folder / "counts.duckdb")
+        valid = str(Path(harness.shards()[0]).with_name("valid.jsonl.zst"))
+        for shards in ([valid], harness.shards()):  # the first is not timed
+            text = TextOptions(shards, "train", tokenizer=harness.tokenizer_file())
+            begin = time.perf_counter()
+            count(text, folder / "counts.duckdb", force=True)
+            seconds = time.perf_counter() - begin
     tiled.unlink()
+    return seconds
 
 
 def report(task: str, results: dict[str, list[dict[str, Any]]], num_tokens: int) -> None:
@@ -275,14 +284,20 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=NUM_TOKENS, help="ids that are labelled and looked up")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        write_inputs(Path(name), given.only, given.tokens)
+        counting_seconds = write_inputs(Path(name), given.only, given.tokens)
         print(f"{harness.machine()}; {given.tokens:,} GPT-2 ids")
         if "lookup" in given.only:
             size = np.load(Path(name) / "keys.npy", mmap_mode="r").size
             print(f"{size:,} distinct bigrams in the table; {given.repeats} repeats, medians")
         for task in given.only:
             results = harness.in_turn(TASKS[task], given.repeats, lambda method, task=task: harness.apart(measure, task, method, name))
-            report_slice(results) if task == "slice" else report(task, results, given.tokens)
+            if task != "slice":
+                report(task, results, given.tokens)
+                continue
+            report_slice(results)
+            millions, alone = results["gigatoken"][0]["num_tokens"] / 1e6, median(results["gigatoken"], "alone")
+            rates = millions / counting_seconds, millions / alone
+            harness.print_stage("`count`, text to table", "gigatoken alone", *rates, "Mtok/s", target=0.4)
     print(f"\nload after {os.getloadavg()[0]:.1f}")
 
 

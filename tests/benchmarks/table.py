@@ -1,11 +1,11 @@
-"""One table of all stages: ours, the best peer, the ratio and the target. Runs the other benchmarks at a size of minutes.
+"""The table of all benchmarks, and the page's table of stages: ours, the best peer, the ratio, the target.
 
-    python tests/benchmarks/table.py                                # about a quarter of an hour on two cores
+    python tests/benchmarks/table.py                                # seven minutes on two cores
     python tests/benchmarks/table.py --only slicing counting
 
-The table is printed as Markdown, as docs/benchmarks.md begins with it; its rows are what the benchmarks print with `harness.print_stage`.
-A ratio is that of rates within one run: above 1, ours is faster. What a benchmark prints besides is in FOLDER/SCRIPT.txt, with
---logs FOLDER. A benchmark that fails is named, its rows are left out, and the exit status is 1.
+Printed is the Markdown table that docs/benchmarks.md begins with; its rows are what the benchmarks print with
+`harness.print_stage`. A ratio is that of rates within one run: above 1, ours is faster. What a benchmark prints besides is in
+FOLDER/SCRIPT.txt, with --logs FOLDER. A benchmark that fails is named, its rows are left out, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -17,24 +17,55 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.harness import STAGE
 
-HEADER = "| stage | ours | best peer | ratio | target |\n|---|---|---|---|---|"
-RUNS = {
-    "reading": ("--repeats 3", "--repeats 1"),
-    "counting": ("--tokens 20M --repeats 3", "--tokens 100000 --repeats 1"),
-    "scale": ("--tokens 1M --megabytes 200 --repeats 1", "--tokens 200000 --megabytes 1 --repeats 1"),
-    "slicing": ("--repeats 3", "--repeats 1"),
-    "scoring": ("--repeats 5 --models llama mamba", "--repeats 1 --tokens 128 --seq-len 64 --models llama mamba"),
-    "layer_kernels": ("mamba-768 --repeats 3", "mamba --repeats 1 --length 64"),
-    "gap": ("--sequences 4000 --repeats 3", "--sequences 16 --repeats 1"),
-    "recall": ("--models llama --batches 8 --repeats 3", "--models llama --batches 8 --limit 2 --context 256 --repeats 1"),
-    "generation": ("--models llama --batches 8", "--models llama --batches 8 --length 16 --new 2 --repeats 1"),
+
+class Benchmark(NamedTuple):
+    """A script of this folder: what it is compared with, and the options of a run."""
+
+    peers: str
+    smallest: str
+    """Options for a size of seconds, at which only whether it works can be seen."""
+    stage: str | None = None
+    """Options for a size of minutes, of scripts that print rows of the table."""
+
+
+BENCHMARKS = {
+    "reading": Benchmark("`datasets`, streaming", "--repeats 1 --shard {shard}", "--repeats 3"),
+    "counting": Benchmark("DuckDB, polars", "--tokens 100000 --repeats 1", "--tokens 20M --repeats 3"),
+    "slicing": Benchmark("DuckDB, polars, the tokenizer", "--repeats 1 --only labels --tokens 500000", "--repeats 3"),
+    "peer_pipeline": Benchmark("a pipeline by hand", "--repeats 1 --counted {shard} --sliced {shard}"),
+    "scoring": Benchmark(
+        "the bare forward pass, lm-eval",
+        "--models llama --repeats 1 --tokens 128 --seq-len 64",
+        "--repeats 5 --models llama mamba",
+    ),
+    "layer_kernels": Benchmark(
+        "transformers' own functions",
+        "lfm2 mamba --repeats 1 --length 64",
+        "mamba-768 --repeats 3",
+    ),
+    "gap": Benchmark("DuckDB's joins", "--sequences 16 --repeats 1", "--sequences 4000 --repeats 3"),
+    "recall": Benchmark(
+        "lm-eval",
+        "--models llama --batches 1 --limit 2 --context 256 --repeats 1",
+        "--models llama --batches 8 --repeats 3",
+    ),
+    "generation": Benchmark(
+        "transformers' `generate`",
+        "--models llama --batches 1 --length 16 --new 2 --repeats 1",
+        "--models llama --batches 8",
+    ),
+    "kernels": Benchmark("PyTorch, fla, liger, cut-cross-entropy", "short_conv --quick"),
+    "based": Benchmark("Based's Table 1", "figure-4 --models based --prompts 8 --batches 1 --new 3 --repeats 1"),
+    "start": Benchmark("the imports alone", "--repeats 1 --commands count"),
+    "intervals": Benchmark("the truth", "mqar minority retained --draws 3 --documents 10 --limit 20"),
+    "validity": Benchmark("known recall", "--quick"),
 }
-"""Script -> options for a size of minutes, and for one of seconds, at which only whether it works can be seen."""
 
 
 def run(script: str, options: str, logs: Path | None) -> list[str]:
@@ -44,23 +75,29 @@ def run(script: str, options: str, logs: Path | None) -> list[str]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if logs is not None:
         logs.mkdir(parents=True, exist_ok=True)
-        (logs / f"{script}.txt").write_text(f"$ {script}.py {options}\n{done.stdout}{done.stderr}\n", encoding="utf-8")
-    rows = [line.removeprefix(STAGE) for line in done.stdout.splitlines() if line.startswith(STAGE)]
+        text = f"$ {script}.py {options}\n{done.stdout}{done.stderr}\n"
+        (logs / f"{script}.txt").write_text(text, encoding="utf-8")
+    lines = done.stdout.splitlines()
+    rows = [line.removeprefix(STAGE) for line in lines if line.startswith(STAGE)]
     if done.returncode or not rows:
-        raise LookupError(f"{script}.py failed: {(done.stderr.strip().splitlines() or ['it printed no row'])[-1]}")
+        errors = done.stderr.strip().splitlines() or ["it printed no row"]
+        raise LookupError(f"{script}.py failed: {errors[-1]}")
     return rows
 
 
+HEADER = "| stage | ours | best peer | ratio | target |\n|---|---|---|---|---|"
+
+
 def main() -> None:
+    stages = {script: benchmark.stage for script, benchmark in BENCHMARKS.items() if benchmark.stage}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=RUNS, default=list(RUNS), metavar="SCRIPT", help=", ".join(RUNS))
-    parser.add_argument("--quick", action="store_true", help="at a size of seconds: whether it works, not how fast")
+    parser.add_argument("--only", nargs="+", choices=stages, default=list(stages), metavar="SCRIPT", help=", ".join(stages))
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep what the benchmarks print")
-    given = parser.parse_args()
+    options = parser.parse_args()
     rows, problems = [], []
-    for script in given.only:
+    for script in options.only:
         try:
-            rows += run(script, RUNS[script][given.quick], given.logs)
+            rows += run(script, stages[script], options.logs)
         except LookupError as error:
             problems.append(str(error))
     print(f"{datetime.now(UTC):%d %B %Y}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end\n")

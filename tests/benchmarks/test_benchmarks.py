@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import os
 import statistics
 import subprocess
@@ -17,39 +18,11 @@ import torch
 from tests.benchmarks import based, harness
 from tests.benchmarks.intervals import KINDS, simulate
 from tests.benchmarks.kernels import OPERATIONS, Setting
-from tests.benchmarks.table import HEADER
+from tests.benchmarks.table import BENCHMARKS, HEADER
 from tests.conftest import ROOT, made_up_texts
 from tests.kernels.checks import relative_error
 from tests.text.test_corpus import write_zst
 
-SMALLEST = {
-    "based": "figure-4 --models based --prompts 8 --batches 1 --new 3 --repeats 1",
-    "counting": "--tokens 100000 --repeats 1",
-    "families": "llama --repeats 1",
-    "gap": "--sequences 16 --repeats 1",
-    "generation": "--models llama --batches 1 --length 16 --new 2 --repeats 1",
-    "intervals": "mqar minority retained --draws 3 --documents 10 --limit 20",
-    "kernels": "short_conv --quick",
-    "kinds": "--text {shard} --tokens 1500",
-    "launches": "--repeats 1",
-    "layer_kernels": "lfm2 mamba --repeats 1 --length 64",
-    "load": "--share 0.0001",
-    "offloading": "--layers 2 --width 64 --memory 0.002 --ids 64 --repeats 1",
-    "peer_pipeline": "--repeats 1 --counted {shard} --sliced {shard}",
-    "peers_gap": "control:recall control:bigram",
-    "reading": "--repeats 1 --shard {shard}",
-    "recall": "--models llama --batches 1 --limit 2 --context 256 --repeats 1",
-    "scale": "--tokens 200000 --megabytes 1 --repeats 1 --text {code}",
-    "scoring": "--models llama --repeats 1 --tokens 128 --seq-len 64",
-    "slicing": "--repeats 1 --only labels --tokens 500000",
-    "start": "--repeats 1 --commands count",
-    "table": "--quick --only reading gap counting scoring recall generation",
-    "token_fit": "--models zoo:hyena --tokens 3000",
-    "tracker": "--tokens 3000 --repeats 1",
-    "tracking": "--draws 2 --documents 10 --models control:bigram control:recall",
-    "validity": "--quick",
-    "waiting": "--tokens 1000 --repeats 1 --busy 1 --settings ours",
-}
 FOLDER, CPU = Path(__file__).parent, torch.device("cpu")
 
 
@@ -71,7 +44,8 @@ def is_there(module: str, name: str) -> bool:
 
 def test_what_benchmarks_and_examples_import_is_there():
     scripts = [*FOLDER.glob("[!_t]*.py"), *(ROOT / "examples").glob("*.py")]
-    assert {path.stem for path in FOLDER.glob("*.py")} - {"__init__", "harness", "test_benchmarks"} == set(SMALLEST)
+    others = {"__init__", "harness", "table", "test_benchmarks"}
+    assert {path.stem for path in FOLDER.glob("*.py")} - others == set(BENCHMARKS)
     assert [(path.name, *found) for path in scripts for found in imported(path) if not is_there(*found)] == []
 
 
@@ -189,16 +163,26 @@ def test_a_time_is_that_of_one_call_in_samples_that_are_long_enough_and_what_fai
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SMALLEST)
+@pytest.mark.parametrize("name", BENCHMARKS)
 def test_it_runs_at_its_smallest_size(name, test_data, home, tmp_path):
     shard = tmp_path / "t.jsonl.zst"
-    write_zst(shard, "".join(f'{{"text": "{" ".join(text.split())}"}}\n' for text in made_up_texts(60, 50)).encode(), 1)
-    given = SMALLEST[name].format(shard=shard, code=ROOT / "recallkit").split()
+    lines = [json.dumps({"text": text}) for text in made_up_texts(60, 50)]
+    write_zst(shard, "".join(f"{line}\n" for line in lines).encode(), 1)
+    words = BENCHMARKS[name].smallest.format(shard=shard).split()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RECALLKIT_TEST_DATA": str(test_data)}
-    command = [sys.executable, str(FOLDER / f"{name}.py"), *given]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280, env=environment, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / f"{name}.py"), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+        env=environment,
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.strip()
+    if BENCHMARKS[name].stage:
+        assert harness.STAGE in done.stdout
 
 
 HARD = ("ar_nll, control:recall", "plain percentile")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -10,12 +11,21 @@ import pytest
 
 import recallkit
 from recallkit.errors import UserError
+from recallkit.measure.ratio import Spread
+from recallkit.measure.sums import TableSums
 from recallkit.models.spec import list_models
 from recallkit.scoring import score_path
 from recallkit.tracking.run import TrackedRun
-from recallkit.tracking.tables import ABSENT, APPEARS, GONE, UNKNOWN, TrackTables
+from recallkit.tracking.tables import (
+    ABSENT,
+    APPEARS,
+    GONE,
+    UNKNOWN,
+    TrackTables,
+    make_tables,
+    measure,
+)
 from recallkit.tracking.view import answer
-from tests.benchmarks.tracking import judged
 from tests.known_truth import PATH
 
 SLICES = ("repeated", "content_word", "state_word", "copy:k1")
@@ -117,6 +127,23 @@ def test_presence_is_not_called_recall_and_a_cache_is(small_slices, tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------------- verdicts
+
+
+def judged(gains: np.ndarray, hits: np.ndarray) -> TrackTables:
+    """The tables of a run.
+
+    `gains` (steps, documents): sums over AR hits of documents, of which each has `hits`.
+    """
+    keys = pl.DataFrame({"slice": ["all", "ar_hit", "other"]})
+    tokens = np.stack([hits] * 3, axis=1).astype(np.float64)
+    zero = np.zeros_like(tokens)
+    checkpoints = []
+    for step, gain in enumerate(gains):
+        p = np.stack([gain] * 3, axis=1)
+        values = {"nll_0": zero, "first_nll_0": zero, "p_0": p, "first_p_0": zero}
+        sums = TableSums(keys, Spread.of_sizes(tokens), {"tokens": tokens, **values})
+        checkpoints.append(measure(str(step), step, Path(), sums))
+    return make_tables(checkpoints)
 
 
 def planted(*points: float, documents: int = 30, spread: float = 1.0, seed: int = 0) -> TrackTables:
