@@ -36,10 +36,10 @@ for other reasons than recall."""
 EMPTY_SLICE, NO_HITS = "no tokens in this slice", "no token is an AR hit"
 
 
-def gap_figures(table: TableSums, whole: TableSums, model: int, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> dict[str, np.ndarray]:
+def gap_figures(table: TableSums, all_tokens: TableSums, model: int, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> dict[str, np.ndarray]:
     """Columns (K,) of a table's rows for the reference and model number `model` (from 1).
 
-    `whole`: the sums of all tokens that each row's share is of, of one row or K. NLLs and `delta_nll` are nats per
+    `all_tokens`: the sums of all tokens that each row's share is of, of one row or K. NLLs and `delta_nll` are nats per
     token, perplexities exp of them; `gain_*` and `retained` are fractions; figures have intervals, `NAME_ci_low`
     and `NAME_ci_high`. NaN where there is no token, no gap, or for `retained` where the reference's
     gain is not shown to exceed LEAST_GAIN.
@@ -48,7 +48,7 @@ def gap_figures(table: TableSums, whole: TableSums, model: int, num_resamples: i
     means = {"reference": table["nll_0"], "model": table[f"nll_{model}"]}
     columns = {"clusters": table.spread.clusters, "effective_clusters": table.spread.effective}
     columns["tokens"] = tokens.total
-    columns["share_of_tokens"] = tokens.total / whole["tokens"].total
+    columns["share_of_tokens"] = tokens.total / all_tokens["tokens"].total
     for side, nlls in means.items():
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             columns[f"nll_{side}"] = nlls.total / tokens.total
@@ -56,7 +56,7 @@ def gap_figures(table: TableSums, whole: TableSums, model: int, num_resamples: i
     of_reference = ratio(table.gain(0), tokens, num_resamples, seed)
     ratios = {
         "delta_nll": ratio(gap, tokens, num_resamples, seed),
-        "gap_share": ratio(gap, whole.gap(model), num_resamples, seed),
+        "gap_share": ratio(gap, all_tokens.gap(model), num_resamples, seed),
         "gain_reference": of_reference,
         "gain_model": ratio(table.gain(model), tokens, num_resamples, seed),
         "retained": _where_shown(of_reference, ratio(table.gain(model), table.gain(0), num_resamples, seed)),

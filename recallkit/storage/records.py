@@ -108,12 +108,8 @@ class Threshold(TypedDict):
     rate: float | None
 
 
-class Ngrams(TypedDict):
-    """Sampled n-grams of the text, and those of them in the training text."""
-
-    fraction: float
-    sampled: int
-    found: int
+Ngrams = TypedDict("Ngrams", {"fraction": float, "sampled": int, "found": int})
+"""Sampled n-grams of the text, and how many of them are in the training text."""
 
 
 NgramsBySize = TypedDict("NgramsBySize", {"13": Ngrams, "50": NotRequired[Ngrams]})
