@@ -1,7 +1,9 @@
-"""Labels and NLLs of the same tokens, put side by side: row i of `tokens.parquet` and of every score file is the same token.
+"""Labels and NLLs of the same tokens, put side by side: row i of `tokens.parquet` and of every
+score file is the same token.
 
-So no join on keys is needed, which takes several times as much time and memory. Manifests and digests, which are checked before a
-row is read, show that the files are of the same sequences and unchanged.
+So no join on keys is needed, which takes several times as much time and memory. Manifests and
+digests, which are checked before a row is read, show that the files are of the same sequences and
+unchanged.
 """
 
 from __future__ import annotations
@@ -33,11 +35,13 @@ if TYPE_CHECKING:
 CLUSTERS = ("document", "sequence", "source")
 """What can be a cluster, a piece of text that intervals resample: columns of `tokens.parquet`.
 
-Tokens of a document move together, whatever sequence they are in: resampled by sequences, intervals are far too narrow (docs/intervals.md).
+Tokens of a document move together, whatever sequence they are in: resampled by sequences, intervals
+are far too narrow (docs/intervals.md).
 """
 
 _BATCH_ROWS = 1 << 20
-"""Rows read at a time: one row group of 512 sequences of 2048 tokens, or as many small groups as fit."""
+"""Rows read at a time: one row group of 512 sequences of 2048 tokens, or as many small groups as
+fit."""
 
 MOST_AT_ONCE = 10
 """Models whose scores are read side by side, at 24 bytes of a model and token in a batch."""
@@ -95,7 +99,8 @@ class LabelledTokens:
         return cast("records.Labels", facts)
 
     def check_known(self, slices: Sequence[Slice], *, clean: bool) -> None:
-        """Raises UserError if slices, or that the text be `clean`, need a column `in_training` or training counts that are not known."""
+        """Raises UserError if slices, or that the text be `clean`, need a column `in_training` or
+        training counts that are not known."""
         of_counts = [slice_.name for slice_ in slices if slice_ not in STANDARD and {"ar_hit", "train_count"} & {*slice_.columns}]
         if of_counts and not self.has_counts:
             raise no_counts(self.path, f"no token is known to be in {of_counts[0]}")
@@ -107,7 +112,7 @@ class LabelledTokens:
         is_needed = clean or any("in_training" in slice_.columns for slice_ in slices)
         if is_needed and self.manifest["in_training"] is None:
             raise UserError(
-                "labelled with counts that have no hashes of n-grams, so it is unknown which tokens are in the training text",
+                ("labelled with counts that have no hashes of n-grams, so it is unknown which tokens are in the training text"),
                 where=self.path,
                 remedy="count the training text again with --force, then slice again with --force",
             )
@@ -131,19 +136,22 @@ class LabelledTokens:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """A model's NLLs of the same tokens, in the same order; or another `column` of a table of divergences."""
+    """A model's NLLs of the same tokens, in the same order; or another `column` of a table of
+    divergences."""
 
     path: Path
     model: str
     column: str = "nll"
     read_exactly: int = 0
-    """Predictions at the beginning of every sequence in which a variant is the model itself: they are left out of every comparison."""
+    """Predictions at the beginning of every sequence in which a variant is the model itself: they
+    are left out of every comparison."""
 
 
 def open_tokens(path: Path, *, needs_counts: bool = True) -> LabelledTokens:
     """The table of labelled tokens at `path`.
 
-    Raises UserError if it is not such a table, is empty, or was labelled without training counts where these are needed.
+    Raises UserError if it is not such a table, is empty, or was labelled without training counts
+    where these are needed.
     """
     manifest = read_manifest(path, records.Tokens)
     tokens = LabelledTokens(path, manifest)
@@ -161,7 +169,8 @@ def no_counts(path: Path, consequence: str) -> UserError:
 
 
 def open_scores(path: Path, tokens: LabelledTokens, column: str = "nll") -> Scores:
-    """The score file at `path`, checked to be of the sequences in `tokens`; of other columns than NLLs a file of divergences.
+    """The score file at `path`, checked to be of the sequences in `tokens`; of other columns than
+    NLLs a file of divergences.
 
     If it is not, raises UserError with the file and how to make it again.
     """
@@ -179,7 +188,8 @@ def open_scores(path: Path, tokens: LabelledTokens, column: str = "nll") -> Scor
 
 
 def batch_ranges(path: Path) -> list[tuple[int, int]]:
-    """Row ranges [start, stop) to read together: whole row groups, which contain whole sequences, of about _BATCH_ROWS rows."""
+    """Row ranges [start, stop) to read together: whole row groups, which contain whole sequences,
+    of about _BATCH_ROWS rows."""
     import pyarrow.parquet as pq
 
     metadata = pq.read_metadata(path)
@@ -193,7 +203,8 @@ def batch_ranges(path: Path) -> list[tuple[int, int]]:
 
 
 class RowReader:
-    """Reads any range of rows of a table of ours. Raises UserError if the file has changed since it was written."""
+    """Reads any range of rows of a table of ours. Raises UserError if the file has changed since it
+    was written."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         import pyarrow.parquet as pq
@@ -205,7 +216,8 @@ class RowReader:
 
     def read(self, start: int, stop: int) -> pa.Table:
         """Rows [start, stop) of the chosen columns."""
-        # With row groups that end at 4, 8 and 12, rows [5, 8) are in group 1 alone, from its row 1 on.
+        # With row groups that end at 4, 8 and 12, rows [5, 8) are in group 1 alone, from its row 1
+        # on.
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right")
         rows = self._file.read_row_groups(range(first, last + 1), columns=self._columns)
         return rows.slice(start - (self._ends[first - 1] if first else 0), stop - start)
@@ -225,13 +237,14 @@ def batches(
 ) -> Iterator[pa.Table]:
     """The tokens in batches of about a million: labels and NLLs, a row per token.
 
-    Columns are those of _ALWAYS and `columns`; `cluster`, one of CLUSTERS; `slices`, in which bit i is set of a token
-    in slice i; and of the score files in their order, from 0: `nll_i` in nats, `first_nll_i`, the NLL of the first
-    occurrence of its bigram in its sequence, where nothing can be recalled (its own of a token that repeats nothing),
-    and the probabilities of both, `p_i` and `first_p_i` = exp(-NLL). A first occurrence counts even where it is in the
-    training text itself. Without training counts, `ar_hit` is `repeated`: every repeated bigram may be rare.
-    `clean`: without tokens that are known to be in the training text. Predictions that a variant
-    of one of the models makes exactly (`Scores.read_exactly`) are left out.
+    Columns are those of _ALWAYS and `columns`; `cluster`, one of CLUSTERS; `slices`, in which bit i
+    is set of a token in slice i; and of the score files in their order, from 0: `nll_i` in nats,
+    `first_nll_i`, the NLL of the first occurrence of its bigram in its sequence, where nothing can
+    be recalled (its own of a token that repeats nothing), and the probabilities of both, `p_i` and
+    `first_p_i` = exp(-NLL). A first occurrence counts even where it is in the training text itself.
+    Without training counts, `ar_hit` is `repeated`: every repeated bigram may be rare. `clean`:
+    without tokens that are known to be in the training text. Predictions that a variant of one of
+    the models makes exactly (`Scores.read_exactly`) are left out.
 
     Raises UserError if a file is damaged, or an NLL is not a finite number.
     """
@@ -248,7 +261,8 @@ def batches(
         rows = labels.read(start, stop)
         if not tokens.has_counts:
             rows = rows.set_column(rows.schema.get_field_index("ar_hit"), "ar_hit", rows["repeated"])
-        # Of a bigram that occurs first 3 tokens back 3 rows above; of one that occurs first here the row itself.
+        # Of a bigram that occurs first 3 tokens back 3 rows above; of one that occurs first here
+        # the row itself.
         first = np.arange(len(rows)) - rows["first_distance"].fill_null(0).to_numpy()
         labelled = rows
         for name, column in [] if words is None else zip(of_words, words.read(start, stop).columns, strict=True):
@@ -274,9 +288,11 @@ def batches(
 
 @dataclass(frozen=True, slots=True)
 class TokenQuery:
-    """What `queries/measure/QUERY.sql` finds in `tokens`, a batch of rows, with these parameters; sums are in the order of rows.
+    """What `queries/measure/QUERY.sql` finds in `tokens`, a batch of rows, with these parameters;
+    sums are in the order of rows.
 
-    `scores`: the numbers of the score files whose values the query has as nll_0, nll_1 ..., if not all.
+    `scores`: the numbers of the score files whose values the query has as nll_0, nll_1 ..., if not
+    all.
     """
 
     name: str

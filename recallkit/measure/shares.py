@@ -1,12 +1,15 @@
-"""A gap divided over rows of tokens, recall gain, what is retained of it, and when a share of a gap is void.
+"""A gap divided over rows of tokens, recall gain, what is retained of it, and when a share of a gap
+is void.
 
-Gaps are signed, model minus reference in nats: positive if the model is worse. A share is the fraction of the
-overall gap that is in a row (Zoology, section 3.1 and appendix C.1: (dNLL_AR n_AR) / (dNLL n)); it is not clipped
-and may be below 0 or above 1. A share says where a gap lies, not why.
+Gaps are signed, model minus reference in nats: positive if the model is worse. A share is the
+fraction of the overall gap that is in a row (Zoology, section 3.1 and appendix C.1: (dNLL_AR n_AR)
+/ (dNLL n)); it is not clipped and may be below 0 or above 1. A share says where a gap lies, not
+why.
 
-Recall gain is the mean of p(token) less p(token at the first occurrence of its bigram in the sequence), with
-p = exp(-NLL): what a model has gained since it first met the bigram, in probability. Retained is a model's recall
-gain over the reference's, a ratio of two sums over documents.
+Recall gain is the mean of p(token) less p(token at the first occurrence of its bigram in the
+sequence), with p = exp(-NLL): what a model has gained since it first met the bigram, in
+probability. Retained is a model's recall gain over the reference's, a ratio of two sums over
+documents.
 """
 
 from __future__ import annotations
@@ -36,13 +39,15 @@ for other reasons than recall."""
 EMPTY_SLICE, NO_HITS = "no tokens in this slice", "no token is an AR hit"
 
 
-def gap_figures(table: TableSums, all_tokens: TableSums, model: int, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> dict[str, np.ndarray]:
+def gap_figures(
+    table: TableSums, all_tokens: TableSums, model: int, num_resamples: int = NUM_RESAMPLES, seed: int = 0
+) -> dict[str, np.ndarray]:
     """Columns (K,) of a table's rows for the reference and model number `model` (from 1).
 
-    `all_tokens`: the sums of all tokens that each row's share is of, of one row or K. NLLs and `delta_nll` are nats per
-    token, perplexities exp of them; `gain_*` and `retained` are fractions; figures have intervals, `NAME_ci_low`
-    and `NAME_ci_high`. NaN where there is no token, no gap, or for `retained` where the reference's
-    gain is not shown to exceed LEAST_GAIN.
+    `all_tokens`: the sums of all tokens that each row's share is of, of one row or K. NLLs and
+    `delta_nll` are nats per token, perplexities exp of them; `gain_*` and `retained` are fractions;
+    figures have intervals, `NAME_ci_low` and `NAME_ci_high`. NaN where there is no token, no gap,
+    or for `retained` where the reference's gain is not shown to exceed LEAST_GAIN.
     """
     tokens, gap = table["tokens"], table.gap(model)
     means = {"reference": table["nll_0"], "model": table[f"nll_{model}"]}
@@ -80,10 +85,12 @@ def _where_shown(of_reference: Ratio, part: Ratio) -> Ratio:
 
 
 def efficiency(table: TableSums, model: int, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> Ratio:
-    """Recall efficiency of model number `model`: 1 less its summed NLL over that at first occurrences of the bigrams.
+    """Recall efficiency of model number `model`: 1 less its summed NLL over that at first
+    occurrences of the bigrams.
 
-    Of the rows of slices; NaN of those with tokens that repeat no bigram. Source: a replication of arXiv 2606.20936
-    (alxndrTL/filtered_token_losses), which has 5-grams whose first NLL is above 2 nats.
+    Of the rows of slices; NaN of those with tokens that repeat no bigram. Source: a replication of
+    arXiv 2606.20936 (alxndrTL/filtered_token_losses), which has 5-grams whose first NLL is above 2
+    nats.
     """
     first = table[f"first_nll_{model}"]
     figure = ratio(first - table[f"nll_{model}"], first, num_resamples, seed)
@@ -92,11 +99,13 @@ def efficiency(table: TableSums, model: int, num_resamples: int = NUM_RESAMPLES,
 
 @dataclass(frozen=True, slots=True)
 class WholeGap:
-    """The gap of all tokens between a model and the reference, by which every share of it is judged.
+    """The gap of all tokens between a model and the reference, by which every share of it is
+    judged.
 
-    gap: nats per token; is_distinct: whether it is significant among the models of the command, None without an
-    interval; uniform: notes on those of the pair whose mean NLL is no lower than that of a uniform guess;
-    effective: the effective number of the clusters that were resampled, each a `cluster`.
+    gap: nats per token; is_distinct: whether it is significant among the models of the command,
+    None without an interval; uniform: notes on those of the pair whose mean NLL is no lower than
+    that of a uniform guess; effective: the effective number of the clusters that were resampled,
+    each a `cluster`.
     """
 
     gap: float
@@ -116,8 +125,9 @@ class WholeGap:
     def why_void(self, row: Mapping[str, Any], slice_: str = "") -> str:
         """Why the share in a row of a table is void; empty if it means something.
 
-        The gap is zero or cannot be distinguished from it, a model predicts no better than a uniform guess, the
-        row has all tokens, no tokens, or too little text for an interval. `slice_`: the row's slice, if it is of one.
+        The gap is zero or cannot be distinguished from it, a model predicts no better than a
+        uniform guess, the row has all tokens, no tokens, or too little text for an interval.
+        `slice_`: the row's slice, if it is of one.
         """
         notes = list(self.uniform)
         if self.gap == 0:
@@ -137,5 +147,6 @@ class WholeGap:
 
 
 def is_void(row: Mapping[str, Any]) -> bool:
-    """Whether the share in a row of a table means nothing: such a figure is not shown, or struck out."""
+    """Whether the share in a row of a table means nothing: such a figure is not shown, or struck
+    out."""
     return row["gap_share"] is None or bool(row["void"])

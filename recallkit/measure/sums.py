@@ -1,4 +1,5 @@
-"""Tokens and NLLs added up by cluster and class, batch by batch, to the sums of the rows of tables."""
+"""Tokens and NLLs added up by cluster and class, batch by batch, to the sums of the rows of
+tables."""
 
 from __future__ import annotations
 
@@ -34,14 +35,16 @@ if TYPE_CHECKING:
     from recallkit.slicing.definitions import Slice
 
 VALUES = ("nll", "first_nll", "p", "first_p")
-"""What is added up of each model: NLLs in nats, probabilities exp(-NLL), and both at first occurrences."""
+"""What is added up of each model: NLLs in nats, probabilities exp(-NLL), and both at first
+occurrences."""
 _ROWS_AT_ONCE = 1 << 17
 _CLUSTERS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class TableSums:
-    """The sums of the K rows of a table: of tokens, and of each of VALUES of model i, `nll_i` and so on.
+    """The sums of the K rows of a table: of tokens, and of each of VALUES of model i, `nll_i` and
+    so on.
 
     Of slices also `repeats`, the tokens that complete a bigram which is in the context already.
     """
@@ -55,11 +58,13 @@ class TableSums:
         return Sum(self.by_group[column], self.spread)
 
     def gap(self, model: int, value: str = "nll") -> Sum:
-        """How much more of a value model number `model` (from 1) has than the reference, number 0."""
+        """How much more of a value model number `model` (from 1) has than the reference, number
+        0."""
         return self[f"{value}_{model}"] - self[f"{value}_0"]
 
     def gain(self, model: int) -> Sum:
-        """The recall gain: the tokens' probabilities less those at the first occurrences of their bigrams."""
+        """The recall gain: the tokens' probabilities less those at the first occurrences of their
+        bigrams."""
         return self[f"p_{model}"] - self[f"first_p_{model}"]
 
     def take(self, rows: np.ndarray) -> TableSums:
@@ -87,7 +92,8 @@ class Clusters:
         """Of the groups."""
 
     def restrict(self, present: pl.Series) -> np.ndarray:
-        """Leaves the groups of these clusters, which have tokens; returns the numbers that they had."""
+        """Leaves the groups of these clusters, which have tokens; returns the numbers that they
+        had."""
         present_groups = np.unique(self._groups[self.numbers(present)])
         renumbered = np.zeros(self.number, np.int64)
         renumbered[present_groups] = np.arange(len(present_groups))
@@ -115,9 +121,11 @@ def _sources_of(tokens: LabelledTokens) -> pl.Series:
 
 
 class Tally:
-    """A query's answer, added up part by part to the sums of tables' rows: memory does not grow with clusters.
+    """A query's answer, added up part by part to the sums of tables' rows: memory does not grow
+    with clusters.
 
-    Of each group of clusters and class it has the sums, of each row the sums of powers of the clusters' sizes.
+    Of each group of clusters and class it has the sums, of each row the sums of powers of the
+    clusters' sizes.
     """
 
     def __init__(self, tables: Mapping[str, Rows], clusters: Clusters, columns: Sequence[str] = ()) -> None:
@@ -162,7 +170,8 @@ class Tally:
         return tables
 
     def _settle(self, below: int | None) -> None:
-        """Adds up the powers of sizes of the clusters `below` a number, of which no more comes, or of all."""
+        """Adds up the powers of sizes of the clusters `below` a number, of which no more comes, or
+        of all."""
         from scipy import sparse  # type: ignore[import-untyped]
 
         cluster, class_, tokens = (np.concatenate(part) for part in zip(*self._sizes, strict=True))
@@ -175,7 +184,8 @@ class Tally:
         for name, rows in self._tables.items():
             parts = sparse.csr_matrix(rows.parts(self._classes))
             for start in range(0, shape[0], _CLUSTERS_AT_ONCE):
-                of_rows = sizes[start : start + _CLUSTERS_AT_ONCE] @ parts  # (clusters, K), most of them 0
+                # (clusters, K), most of them 0
+                of_rows = sizes[start : start + _CLUSTERS_AT_ONCE] @ parts
                 powers = (of_rows > 0, of_rows, of_rows.power(2), of_rows.power(4))
                 self._powers[name] += [np.asarray(power.sum(axis=0)).ravel() for power in powers]
 
@@ -191,7 +201,8 @@ class Tally:
 
 
 def sum_rows(rows: Rows, answer: pl.DataFrame, clusters: Clusters, columns: Sequence[str] = ()) -> TableSums:
-    """The sums of a table's rows, from a query's answer: rows per cluster and class, with tokens, values and further `columns`."""
+    """The sums of a table's rows, from a query's answer: rows per cluster and class, with tokens,
+    values and further `columns`."""
     tally = Tally({"": rows}, clusters, columns)
     for part in answer.iter_slices(_ROWS_AT_ONCE):
         tally.add(part)
@@ -202,9 +213,10 @@ def sum_rows(rows: Rows, answer: pl.DataFrame, clusters: Clusters, columns: Sequ
 class Sums:
     """The sums of a text under v models, by table.
 
-    Tables: "slices" (those of every comparison, then the requested ones); and, if they are asked for, "by_source" (the
-    same for ALL, then for each source) and the other tables of `rows`. documents: a row for each document that has
-    tokens, with `tokens`, `ar_hits`, and the nats of each model over both, `nll_i` and `ar_nll_i`.
+    Tables: "slices" (those of every comparison, then the requested ones); and, if they are asked
+    for, "by_source" (the same for ALL, then for each source) and the other tables of `rows`.
+    documents: a row for each document that has tokens, with `tokens`, `ar_hits`, and the nats of
+    each model over both, `nll_i` and `ar_nll_i`.
     """
 
     tables: Mapping[str, TableSums]
@@ -224,8 +236,8 @@ def add_up(
     """The sums of `tokens` under all `scores`: of the slices of every comparison and `slices`, and
     of all tables.
 
-    `cluster`: one of CLUSTERS. `clean`: without tokens known to be in the training text. `every_table`: else slices alone; those by
-    training count only where that is known.
+    `cluster`: one of CLUSTERS. `clean`: without tokens known to be in the training text.
+    `every_table`: else slices alone; those by training count only where that is known.
 
     Raises UserError if a file is damaged, NLLs are not finite numbers, or no token is left.
     """
@@ -263,7 +275,8 @@ def add_up(
 
 
 def _by_size(by_slice: pl.DataFrame) -> tuple[list[str], pl.DataFrame]:
-    """The MAX_RESAMPLED_SOURCES largest sources by tokens, sorted, all further ones as one; `place`: each row's, from 1."""
+    """The MAX_RESAMPLED_SOURCES largest sources by tokens, sorted, all further ones as one;
+    `place`: each row's, from 1."""
     sizes = by_slice.group_by("source").agg(pl.col("tokens").sum()).sort("tokens", "source", descending=[True, False])
     sources = sorted(sizes["source"][:MAX_RESAMPLED_SOURCES])
     if sizes.height > len(sources):

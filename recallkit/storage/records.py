@@ -108,7 +108,7 @@ class Threshold(TypedDict):
     rate: float | None
 
 
-Ngrams = TypedDict("Ngrams", {"fraction": float, "sampled": int, "found": int})
+Ngrams = TypedDict("Ngrams", {"fraction": float, "sampled": int, "found": int})  # noqa: UP013
 """Sampled n-grams of the text, and how many of them are in the training text."""
 
 
@@ -667,8 +667,8 @@ def kinds_of(record: type) -> list[str]:
 
 
 def check_record(facts: Mapping[str, Any], path: Path, record: type | None = None) -> None:
-    """Raises UserError, naming a field, unless the manifest in `path` has the fields of a record, by
-    default that of its kind."""
+    """Raises UserError, naming a field, unless the manifest in `path` has the fields of a record,
+    by default that of its kind."""
     kind = facts.get("kind")
     fields = record or KINDS.get(kind if isinstance(kind, str) else "", OtherResult)
     for problem in chain(_problems(facts, fields, ""), _disagreements(facts, fields)):
