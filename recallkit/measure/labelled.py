@@ -252,31 +252,26 @@ def batches(
 
     tokens.check_known(slices, clean=clean)
     of_words = needed_columns(slices)
-    of_labels = [column for slice_ in slices for column in slice_.columns if column not in of_words]
-    names = dict.fromkeys([*_ALWAYS, *columns, cluster, *of_labels, *(["in_training"] if clean else [])])
+    needed = [column for slice_ in slices for column in slice_.columns if column not in of_words]
+    needed += ["in_training"] if clean else []
+    names = dict.fromkeys([*_ALWAYS, *columns, cluster, *needed])
     labels, words = RowReader(tokens.path, list(names)), tokens.words(of_words)
     readers = [RowReader(score.path, [score.column]) for score in scores]
     exactly = max((score.read_exactly for score in scores), default=0)
     for start, stop in batch_ranges(tokens.path):
         rows = labels.read(start, stop)
         if not tokens.has_counts:
-            rows = rows.set_column(rows.schema.get_field_index("ar_hit"), "ar_hit", rows["repeated"])
+            place = rows.schema.get_field_index("ar_hit")
+            rows = rows.set_column(place, "ar_hit", rows["repeated"])
+        labelled = rows if words is None else _beside(rows, words.read(start, stop))
+        sets = pa.array(_sets(slices, labelled, tokens.max_count))
+        rows = rows.append_column("slices", sets).append_column("cluster", rows[cluster])
         # Of a bigram that occurs first 3 tokens back 3 rows above; of one that occurs first here
         # the row itself.
         first = np.arange(len(rows)) - rows["first_distance"].fill_null(0).to_numpy()
-        labelled = rows
-        for name, column in [] if words is None else zip(of_words, words.read(start, stop).columns, strict=True):
-            labelled = labelled.append_column(name, column)
-        sets = np.zeros(len(rows), np.int64)
-        for bit, is_member in enumerate(members(slices, labelled, tokens.max_count) if slices else []):
-            sets += is_member.astype(np.int64) << bit
-        rows = rows.append_column("slices", pa.array(sets)).append_column("cluster", rows[cluster])
         for number, (score, reader) in enumerate(zip(scores, readers, strict=True)):
             nll = reader.read(start, stop)[score.column].to_numpy().astype(np.float32, copy=False)
-            if not np.isfinite(nll).all():
-                again = f"recallkit score {score.model} --slices {tokens.path.parent} --force"
-                remedy = f"check the model's precision, then score it again with `{again}`"
-                raise UserError("contains NLLs that are not finite numbers", where=score.path, remedy=remedy)
+            _check_finite(nll, score, tokens)
             p = np.exp(-nll.astype(np.float64))
             values = {"nll": nll, "first_nll": nll[first], "p": p, "first_p": p[first]}
             for name, value in values.items():
@@ -284,6 +279,29 @@ def batches(
         # After what is looked up in the tokens that are left out.
         rows = rows.filter(pa.array(rows["in_training"].to_numpy() == 0)) if clean else rows
         yield rows.filter(pa.array(rows["position"].to_numpy() > exactly)) if exactly else rows
+
+
+def _beside(rows: pa.Table, others: pa.Table) -> pa.Table:
+    """The columns of both."""
+    for name in others.column_names:
+        rows = rows.append_column(name, others[name])
+    return rows
+
+
+def _sets(slices: Sequence[Slice], rows: pa.Table, max_count: int) -> np.ndarray:
+    """The slices that have each row, int64 (n,): bit i is that of slice i."""
+    sets = np.zeros(len(rows), np.int64)
+    for bit, is_member in enumerate(members(slices, rows, max_count) if slices else []):
+        sets += is_member.astype(np.int64) << bit
+    return sets
+
+
+def _check_finite(nll: np.ndarray, score: Scores, tokens: LabelledTokens) -> None:
+    if not np.isfinite(nll).all():
+        again = f"recallkit score {score.model} --slices {tokens.path.parent} --force"
+        remedy = f"check the model's precision, then score it again with `{again}`"
+        problem = "contains NLLs that are not finite numbers"
+        raise UserError(problem, where=score.path, remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True)
