@@ -102,8 +102,7 @@ def plan_shard_ranges(sizes: Sequence[int | None]) -> list[range]:
     return shard_ranges
 
 
-# -----------------------------------------------------------------------------------------------------------
-# a shard range
+# ------------------------------------------------------------------------------------ a shard range
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,8 +420,7 @@ def keep_only(counted: BigramRun, needed: np.ndarray | None) -> BigramRun:
     return type(counted)(counted.keys[kept], counted.counts[kept])
 
 
-# ----------------------------------------------------------------------------------------------------
-# all ranges of shards
+# ----------------------------------------------------------------------------- all ranges of shards
 
 
 @dataclass(frozen=True, slots=True)

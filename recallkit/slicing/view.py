@@ -203,8 +203,7 @@ def what_is_copied(manifest: Mapping[str, Any]) -> str:
     return f"In the training text: {least}{percent(shares[0])} of tokens and {percent(shares[1])} of AR hits{of_ngrams}."
 
 
-# -------------------------------------------------------------------------------------------------------------
-# charts
+# ------------------------------------------------------------------------------------------- charts
 
 _KINDS = {"repeated": "repeated bigrams", "ar_hit": "AR hits"}
 

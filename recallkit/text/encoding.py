@@ -100,8 +100,7 @@ _PROBES = (
 )
 
 
-# -------------------------------------------------------------------------------------------------------
-# native code
+# -------------------------------------------------------------------------------------- native code
 
 
 def call_within(
@@ -179,8 +178,7 @@ def fails(error: BaseException, where: object, remedy: str) -> UserError:
     return UserError(f"the tokenizer fails ({reason})", where=where, remedy=remedy)
 
 
-# ---------------------------------------------------------------------------------------------------------
-# gigatoken
+# ---------------------------------------------------------------------------------------- gigatoken
 
 
 def fast_encoder(
@@ -253,8 +251,7 @@ def same_ids(one: Encoder, other: Encoder, texts: Sequence[str]) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(one(texts), other(texts), strict=True))
 
 
-# ---------------------------------------------------------------------------------------------------------
-# documents
+# ---------------------------------------------------------------------------------------- documents
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:

@@ -6,7 +6,6 @@ ids, or that a dictionary repeats one long text. A page of a few bytes can conta
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recallkit.errors import UserError
@@ -32,8 +31,9 @@ _REMEDY = "write it again, with fewer rows in a row group and records of at most
 
 # Numbers of parquet.thrift: types of pages, and encodings.
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
-_RLE, _DELTA_LENGTHS, _DELTA_PREFIXES = 3, 6, 7
-_PACKED_BYTES = 1 << 12
+_DELTA_LENGTHS, _DELTA_PREFIXES = 6, 7
+_OWN_FIELDS = {_DATA: (5, 2), _DICTIONARY: (7, 2), _DATA_V2: (8, 4)}
+"""Type of a page -> the field of its header with what only this type has, and the encoding in it."""
 _HEADER_BYTES = (1 << 12, 1 << 20)
 """What is read of a header: it may contain the smallest and the largest value of its page."""
 
@@ -52,8 +52,6 @@ class Page(NamedTuple):
     num_bytes: int
     num_values: int
     encoding: int
-    level_encoding: int
-    level_bytes: int
 
 
 class RowSizes:
@@ -74,18 +72,18 @@ class RowSizes:
     def at_once(self, index: int, where: str) -> int:
         """How many rows of a group take at most `LARGEST` bytes, at least one.
 
-        Raises UserError if one can take more, OSError for damaged pages.
+        Raises UserError if their lists can take far more than the file has of them, OSError for
+        damaged pages.
         """
         group = self._metadata.row_group(index)
-        columns = [_Column(self._file, group.column(at), leaf, where) for at, leaf in self._leaves]
+        columns = []
+        for at, leaf in self._leaves:
+            columns.append(_Column(self._file, group.column(at), leaf, where))
         lists = [column for column in columns if column.is_list]
-        # The items of a row are looked for only where few bytes of the file have very many.
-        stored = sum(column.stored for column in lists)
-        is_large = grows_beyond(sum(column.all_lists() for column in lists), stored)
-        row = sum(column.longest_list() for column in lists) if is_large else 0
-        if row > LARGEST:
-            raise _too_long(f"a row with lists of up to {row:,} bytes", where)
-        row += sum(column.longest_value() for column in columns if not column.is_list)
+        num_bytes = sum(column.list_bytes() for column in lists)
+        if grows_beyond(num_bytes, sum(column.stored for column in lists)):
+            raise _too_long(f"lists of up to {num_bytes:,} bytes", where)
+        row = sum(column.longest_value() for column in columns if not column.is_list)
         return max(1, LARGEST // max(1, row))
 
 
@@ -95,9 +93,8 @@ class _Column:
     def __init__(self, file: pa.NativeFile, column: Any, leaf: Any, where: str) -> None:
         self._file, self._column = file, column
         self._pages = list(_pages(file, column))
-        self._depth = leaf.max_repetition_level
         self._width = leaf.length if leaf.length > 0 else _WIDTHS.get(column.physical_type, 0)
-        self.is_list = self._depth > 0
+        self.is_list = leaf.max_repetition_level > 0
         self.stored = sum(page.size for page in self._pages)
         for page in self._pages:
             # The lengths of such a page are decoded together.
@@ -112,23 +109,12 @@ class _Column:
         texts = [page for page in self._pages if page.kind == _DICTIONARY or page.encoding == _DELTA_PREFIXES]
         return self._width or max((page.num_bytes for page in texts), default=0)
 
-    def all_lists(self) -> int:
-        """Bytes of the lists of all rows, at most."""
-        return self._num_items() * self._item_bytes()
-
-    def longest_list(self) -> int:
-        """Bytes of the lists of a row, at most."""
-        most = self._most_items() if self._depth == 1 else self._num_items()
-        return most * self._item_bytes()
-
-    def _num_items(self) -> int:
-        return sum(page.num_values for page in self._pages if page.kind != _DICTIONARY)
-
-    def _item_bytes(self) -> int:
-        """Bytes of an item of a list, of texts those of the longest in a dictionary."""
+    def list_bytes(self) -> int:
+        """Bytes of the lists of all rows, at most: of texts each may be the longest one."""
+        num_items = sum(page.num_values for page in self._pages if page.kind != _DICTIONARY)
         dictionaries = [page for page in self._pages if page.kind == _DICTIONARY]
         longest = map(self._longest_entry, dictionaries) if not self._width else ()
-        return _LEVEL_BYTES + self._width + max(longest, default=0)
+        return num_items * (_LEVEL_BYTES + self._width + max(longest, default=0))
 
     def _longest_entry(self, page: Page) -> int:
         """Bytes of the longest text in a dictionary."""
@@ -140,31 +126,6 @@ class _Column:
             longest, at = max(longest, length), at + 4 + length
         return longest
 
-    def _most_items(self) -> int:
-        """The items of the row that has most of them."""
-        most = items = 0
-        for page in self._pages:
-            if page.kind == _DICTIONARY:
-                continue
-            if page.level_encoding != _RLE:
-                items += page.num_values
-                continue
-            try:
-                for first, longest, last in _runs(self._level_bytes(page), page.num_values):
-                    items += first
-                    if last:
-                        most, items = max(most, items, longest), last
-            except IndexError as error:
-                raise OSError("levels that end too early") from error
-        return max(most, items)
-
-    def _level_bytes(self, page: Page) -> bytes:
-        """The encoded levels that tell where rows begin."""
-        if page.kind == _DATA_V2:
-            return bytes(self._file.read_at(page.level_bytes, page.start))
-        body = self._body(page)
-        return body[4 : 4 + int.from_bytes(body[:4], "little")]
-
     def _body(self, page: Page) -> bytes:
         import pyarrow as pa
 
@@ -174,36 +135,6 @@ class _Column:
             return content
         codec = "lz4_raw" if codec == "lz4" else codec
         return bytes(pa.decompress(content, page.num_bytes, codec, asbytes=True))
-
-
-def _runs(levels: bytes, count: int) -> Iterator[tuple[int, int, int]]:
-    """Runs in `count` levels of one bit, RLE or bit-packed: a row starts at a level 0.
-
-    Each is the items before its first start, and those of its longest row and of its last one, 0 if
-    no row starts in it. Example: the levels 1 0 1 1 0 are (1, 3, 1).
-    """
-    at = 0
-    while count > 0:
-        head, at = _varint(levels, at)
-        length = head >> 1
-        if length == 0:
-            raise OSError("levels of no items")
-        if head % 2 == 0:
-            yield (0, 1, 1) if levels[at] == 0 else (min(length, count), 0, 0)
-            at, count = at + 1, count - length
-        else:
-            stop = min(at + length, len(levels))
-            for begin in range(at, stop, _PACKED_BYTES):
-                yield _packed_run(levels[begin : min(stop, begin + _PACKED_BYTES)])
-            at, count = at + length, count - 8 * length
-
-
-@lru_cache
-def _packed_run(packed: bytes) -> tuple[int, int, int]:
-    """The same of levels of which each byte has eight, the first in its lowest bit."""
-    bits = f"{int.from_bytes(packed, 'little'):0{8 * len(packed)}b}"
-    first, *rows = map(len, bits[::-1].split("0"))
-    return (first, max(rows) + 1, rows[-1] + 1) if rows else (first, 0, 0)
 
 
 # ---------------------------------------------------------------------------------------- headers
@@ -228,28 +159,22 @@ def _page(file: pa.NativeFile, at: int) -> Page:
         content = file.read_at(size, at)
         try:
             fields, length = _struct(content, 0)
-            kind = fields[1]
-            about = fields.get({_DATA: 5, _DICTIONARY: 7, _DATA_V2: 8}.get(kind, 0), {1: 0})
-            is_v2 = kind == _DATA_V2
-            encoding = about.get(4 if is_v2 else 2, 0)
-            level_encoding = _RLE if is_v2 else about.get(4, _RLE)
-            counts = fields[3], fields[2], about[1], about.get(6, 0) if is_v2 else 0
-            if min(counts) < 0:
-                raise OSError("a page of negative size")
-            compressed, num_bytes, number, level_bytes = counts
-            return Page(
-                kind,
-                at + length,
-                compressed,
-                num_bytes,
-                number,
-                encoding,
-                level_encoding,
-                level_bytes,
-            )
-        except (IndexError, KeyError, TypeError, AttributeError):
+            page = _page_of(fields, at + length)
+        except (IndexError, KeyError, TypeError):
             continue
+        if min(page.size, page.num_bytes, page.num_values) < 0:
+            raise OSError("a page of negative size")
+        return page
     raise OSError("a page without a header")
+
+
+def _page_of(fields: dict[int, Any], start: int) -> Page:
+    """The page with these fields of a `PageHeader` of parquet.thrift; its body begins at `start`."""
+    kind, num_bytes, size = fields[1], fields[2], fields[3]
+    if kind not in _OWN_FIELDS:
+        return Page(kind, start, size, num_bytes, num_values=0, encoding=0)
+    own, encoding = _OWN_FIELDS[kind]
+    return Page(kind, start, size, num_bytes, fields[own][1], fields[own].get(encoding, 0))
 
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:

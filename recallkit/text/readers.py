@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from recallkit import config
 from recallkit.errors import UserError, lacks_resources
+from recallkit.storage.given_files import MAX_JSON_BYTES
 from recallkit.text.fields import FieldError, FieldFinder, parse_json, too_long
-from recallkit.text.json_arrays import items_of
 from recallkit.text.places import AnyPath, RemotePath, digest_of, open_arrow, size_of
 
 if TYPE_CHECKING:
@@ -274,31 +274,29 @@ class JsonLinesShard(FileShard):
         number, is_empty = first - 1, first == 0
         try:
             for number, line in enumerate(self._lines()):
-                if number < first:
+                if number < first or (line is not None and line.isspace()):
                     continue
+                is_empty = False
                 if line is None:
                     on_bad(number, *too_long())
-                elif line.isspace():
-                    continue
-                else:
-                    try:
-                        fields = parse_json(line)
-                    except ValueError as error:
-                        on_bad(number, *self._why_not_json(line, error))
-                    else:
-                        if isinstance(fields, dict):
-                            yield number, fields
-                        else:
-                            on_bad(
-                                number,
-                                "not a JSON object",
-                                "each line must be an object with a text field",
-                            )
-                is_empty = False
+                elif (fields := self._object_in(line, number, on_bad)) is not None:
+                    yield number, fields
         except OSError as error:
             raise self._damaged(error, number + 1) from error
         if is_empty:
             raise self._empty()
+
+    def _object_in(self, line: bytes, number: int, on_bad: OnBad) -> dict[str, Any] | None:
+        """The object in a line; None where that is bad."""
+        try:
+            fields = parse_json(line)
+        except ValueError as error:
+            on_bad(number, *self._why_not_json(line, error))
+            return None
+        if isinstance(fields, dict):
+            return fields
+        on_bad(number, "not a JSON object", "each line must be an object with a text field")
+        return None
 
     def _why_not_json(self, record: bytes, error: ValueError) -> tuple[str, str]:
         """Problem and remedy. Raises MemoryError where the machine lacks memory."""
@@ -316,7 +314,7 @@ class JsonLinesShard(FileShard):
 
 @dataclass(eq=False)
 class JsonShard(JsonLinesShard):
-    """A file `.json`: an array of objects, or of texts.
+    """A file `.json`: an array of objects, or of texts, read at once.
 
     One that does not begin with `[` is taken for JSON Lines.
     """
@@ -325,51 +323,35 @@ class JsonShard(JsonLinesShard):
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """The items of the array from `first` on; see `Shard.records`."""
-        number = -1
         try:
-            begun = next(
-                (line for piece in self._pieces(BLOCK_BYTES) if (line := piece.lstrip())),
-                b"",
-            )
-            if begun and not begun.startswith(b"["):
-                yield from JsonLinesShard.records(self, first, on_bad)
+            if not self._is_array():
+                yield from super().records(first, on_bad)
                 return
-            for number, content in enumerate(items_of(self._blocks())):
-                if number < first:
-                    continue
-                try:
-                    item = parse_json(content)
-                except ValueError as error:
-                    on_bad(number, *self._why_not_json(content, error))
-                    continue
-                if isinstance(item, str | dict):
-                    yield number, {"text": item} if isinstance(item, str) else item
-                else:
-                    on_bad(
-                        number,
-                        "neither an object nor a text",
-                        "write objects with a text field, or texts",
-                    )
-        except ValueError as error:  # what follows cannot be divided
-            raise UserError(
-                str(error),
-                where=self.place(number + 1),
-                remedy="write the file again",
-            ) from error
+            content = self._content(MAX_JSON_BYTES)
         except OSError as error:
-            raise self._damaged(error, number + 1) from error
-        if number < 0:
+            raise self._damaged(error, 0) from error
+        if content is None:
+            problem = f"an array of more than {MAX_JSON_BYTES:,} bytes"
+            remedy = "write it as JSON Lines: jq -c '.[]' FILE.json > FILE.jsonl"
+            raise UserError(problem, where=self.name, remedy=remedy)
+        try:
+            items = parse_json(content)
+        except ValueError as error:
+            problem, _ = self._why_not_json(content, error)
+            raise UserError(problem, where=self.name, remedy="write the file again") from error
+        if not items:
             raise self._empty()
+        for number, item in enumerate(items[first:], first):
+            if isinstance(item, str | dict):
+                yield number, {"text": item} if isinstance(item, str) else item
+            else:
+                remedy = "write objects with a text field, or texts"
+                on_bad(number, "neither an object nor a text", remedy)
 
-    def _blocks(self) -> Iterator[bytes]:
-        """The content in blocks of about `BLOCK_BYTES`."""
-        block = bytearray()
-        for piece in self._pieces(BLOCK_BYTES):
-            block += piece
-            if len(block) >= BLOCK_BYTES:
-                yield bytes(block)
-                block.clear()
-        yield bytes(block)
+    def _is_array(self) -> bool:
+        """Whether `[` is the first of its signs."""
+        pieces = (piece.lstrip() for piece in self._pieces(BLOCK_BYTES))
+        return next(filter(None, pieces), b"").startswith(b"[")
 
 
 @dataclass(eq=False)

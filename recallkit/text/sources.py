@@ -273,8 +273,7 @@ def _hub_shard(name: str, rest: str, default_split: str, how: Reading) -> Shard 
     return HubShard(shown, name.rpartition("/")[2], how.finder, name, split, config=config)
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# files
+# -------------------------------------------------------------------------------------------- files
 
 
 def _unique(found: Sequence[FileShard]) -> list[Shard]:

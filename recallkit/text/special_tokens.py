@@ -150,8 +150,7 @@ def _content(token: Any) -> str | None:
     return token if isinstance(token, str) else None
 
 
-# -------------------------------------------------------------------------------------------------------
-# end of documents
+# --------------------------------------------------------------------------------- end of documents
 
 
 def find_end(
@@ -198,8 +197,7 @@ def ends_text(token: str) -> bool:
     return token in END_TOKENS or _ENDS_A_TURN.search(token) is not None
 
 
-# ------------------------------------------------------------------------------------------------------
-# beginning of texts
+# ------------------------------------------------------------------------------- beginning of texts
 
 
 def find_prefix(

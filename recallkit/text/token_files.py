@@ -139,10 +139,8 @@ class TokenFileShard(FileShard):
     ) -> Iterator[tuple[int, np.ndarray]]:
         """Documents of an index, each with its number; a piece has its share of the numbers."""
         begin, stop = self._part(len(index.firsts) - 1)
-        if first == begin == 0:
-            index.check(ids.itemsize, len(ids))
         for at in range(max(first, begin), stop, _BLOCK_DOCUMENTS):
-            places = index.starts(at, min(stop, at + _BLOCK_DOCUMENTS), ids.itemsize, len(ids))
+            places = index.starts(at, min(stop, at + _BLOCK_DOCUMENTS))
             for number, (start, end) in enumerate(pairwise(places), at):
                 self._check_length(number, end - start)
                 self.share = (number + 1 - begin) / (stop - begin)

@@ -312,8 +312,7 @@ def test_a_count_of_only_the_needed_bigrams_gives_the_same_labels(small_slices, 
     assert meta["num_bigrams"] <= artifacts.read_manifest(small_slices / "tokens.parquet")["counts"]["num_bigrams"]
 
 
-# -------------------------------------------------------------------------------------------------
-# bytes, the tokenizer
+# ----------------------------------------------------------------------------- bytes, the tokenizer
 
 
 def num_bytes_of(folder: Path) -> dict[str, list[int | None]]:

@@ -123,8 +123,7 @@ def test_common_bigrams_called_rare_are_warned_of(share, shares, shown):
         assert "\n" not in warning
 
 
-# ------------------------------------------------------------------------------------------------------
-# with real labels
+# --------------------------------------------------------------------------------- with real labels
 
 
 @pytest.fixture(scope="module")

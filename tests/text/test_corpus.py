@@ -53,8 +53,7 @@ def fails(path: Path | str, options: CorpusOptions = STRICT) -> tuple[list[str],
     return texts, line
 
 
-# --- formats
-# ----------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------ formats
 
 
 @pytest.mark.parametrize("suffix", ENCODERS)
@@ -94,8 +93,7 @@ def test_text_files_are_documents(tmp_path: Path) -> None:
     assert [d.source for d in open_corpus([str(folder / "b.txt")]).documents()] == ["b"]
 
 
-# --- fields
-# -----------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------- fields
 
 
 @pytest.mark.parametrize(
@@ -188,8 +186,7 @@ def test_shards_of_a_folder_are_one_source(tmp_path: Path, monkeypatch: pytest.M
     assert names("hf") == ["a/train", "b/train"]
 
 
-# --- what is found, in which order
-# ------------------------------------------------------------------------------------
+# -------------------------------------------------------------------- what is found, in which order
 
 
 def make_tree(root: Path) -> None:
@@ -284,8 +281,7 @@ def test_a_digest_changes_with_content(tmp_path: Path) -> None:
         corpus.digests()
 
 
-# --- re-entry
-# ---------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------- re-entry
 
 json_line = st.one_of(
     st.text(max_size=12).map(lambda text: json.dumps({"text": text}).encode()),
@@ -358,8 +354,7 @@ def expected_texts(content: list[bytes]) -> list[str]:
     return texts
 
 
-# --- bad input
-# --------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------- bad input
 
 GOOD = lines({"text": "good"})
 BAD_LINES = {
@@ -491,8 +486,7 @@ def test_more_empty_lines_than_bytes_of_a_record_are_refused(
     assert "a" + suffix + ": more than 100 bytes of empty lines in a row" in fails(path, SKIPPING)[1]
 
 
-# --- memory
-# -----------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------- memory
 
 
 def write_zst(path: Path, block: bytes, times: int) -> None:

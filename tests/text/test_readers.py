@@ -13,7 +13,7 @@ import zstandard
 
 from recallkit import config
 from recallkit.errors import UserError
-from recallkit.text import sources
+from recallkit.text import readers, sources
 from recallkit.text.corpus import CorpusOptions, open_corpus
 from recallkit.text.records import Position
 from tests.text.test_corpus import SKIPPING, fails, lines, read, zst
@@ -34,40 +34,31 @@ def test_objects_texts_and_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message", "kept"),
+    ("content", "message", "texts"),
     [
         (b'["a", 5, "b"]', "record 2: neither an object nor a text", ["a", "b"]),
         (b'["a", {"no": 1}, "b"]', "record 2: no text in", ["a", "b"]),
-        (b'["a", "\xff", "b"]', "record 2: invalid UTF-8 at byte 2 of the record", ["a", "b"]),
-        (b'["a", {broken}, "b"]', "record 2: not JSON", ["a", "b"]),
-        (b'["a", "b"', "record 3: not JSON (it ends without a comma or ])", None),
-        (b'["a",]', "record 2: not JSON (']' instead of a value)", None),
-        (b'["a" "b"]', "record 2: not JSON ('\"' instead of a comma or ])", None),
-        (b'["a"] ["b"]', "record 2: not JSON ('[' instead of the end)", None),
-        (b"[" * 100_000, "record 1: not JSON", None),
-        (b"[]", "contains no record", None),
-        (b"", "contains no record", None),
+        (b'["a", "%b"]' % (b"x" * 2000), "record 2: a record of more than 1,000 bytes", ["a"]),
+        (b'["a", "\xff", "b"]', "a.json: invalid UTF-8 at byte 8", None),
+        (b'["a",\n {broken}, "b"]', "a.json: not JSON", None),
+        (b'["a", "b"', "a.json: not JSON", None),
+        (b'["a"] ["b"]', "a.json: not JSON", None),
+        (b"[" * 100_000, "a.json: not JSON", None),
+        (b"[" + b"1," * 2000 + b"1]", "a.json: an array of more than 4,000 bytes; write it as JSON Lines", None),
+        (b"[]", "a.json: contains no record", None),
+        (b"", "a.json: contains no record", None),
     ],
 )
-def test_bad_arrays(tmp_path: Path, content: bytes, message: str, kept: list[str] | None) -> None:
+def test_bad_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, message: str, texts: list[str] | None) -> None:
+    monkeypatch.setattr(config, "MAX_RECORD_BYTES", 1000)
+    monkeypatch.setattr(readers, "MAX_JSON_BYTES", 4000 if content.endswith(b"1]") else 1 << 20)
     path = tmp_path / "a.json"
     path.write_bytes(content)
     assert message in fails(path)[1]
-    if kept is None:
+    if texts is None:
         assert message in fails(path, SKIPPING)[1]
     else:
-        assert read(path, options=SKIPPING) == kept
-
-
-def test_an_item_that_is_too_long_is_refused(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(config, "MAX_RECORD_BYTES", 1_000_000)
-    (tmp_path / "a.json.gz").write_bytes(gzip.compress(b'["a", "' + b"x" * 2_000_000 + b'"]'))
-    texts, line = fails(tmp_path / "a.json.gz")
-    assert texts == ["a"]
-    assert "a.json.gz, record 2: a record of more than 1,000,000 bytes" in line
+        assert read(path, options=SKIPPING) == texts
 
 
 def test_a_name_that_is_too_long_is_refused_with_what_helps(tmp_path: Path) -> None:
@@ -110,8 +101,7 @@ def test_a_longer_window_of_zstd_is_named_with_its_remedy(tmp_path: Path) -> Non
             assert "truncated" not in said
 
 
-# --- what a file is, whatever it is called
-# ----------------------------------------------------------------------------
+# ------------------------------------------------------------ what a file is, whatever it is called
 
 ONE, TWO = lines({"text": "one"}), lines({"text": "two"})
 

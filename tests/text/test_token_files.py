@@ -59,8 +59,7 @@ def megatron_index(
     return head + b"".join(array.tobytes() for array in arrays)
 
 
-# --- documents
-# --------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------- documents
 
 
 def documents_of(ids: list[int]) -> list[tuple[int, list[int]]]:
@@ -178,8 +177,7 @@ def test_a_rows_last_end_token_is_ours(tmp_path: Path) -> None:
     assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], bytes_vocabulary).documents()] == rows  # there it may be text
 
 
-# --- the same results as of text
-# --------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------- the same results as of text
 
 
 def write_jsonl_ids(folder: Path, ids: Ids, sources: list[str]) -> str:
@@ -306,8 +304,7 @@ def test_every_form_has_the_same_ids(tmp_path: Path) -> None:
         assert found == [each.tolist() for each in ids], name
 
 
-# --- fields
-# -----------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------- fields
 
 
 def test_text_comes_before_ids_unless_they_are_named(tmp_path: Path) -> None:
@@ -339,8 +336,7 @@ def test_what_is_no_list_of_ids(tmp_path: Path, ids: object) -> None:
         list(open_corpus([str(tmp_path)], SMALL).documents())
 
 
-# --- mistakes
-# ---------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------- mistakes
 
 
 @pytest.mark.parametrize("bad", [100, -100, 2**40])
@@ -527,8 +523,7 @@ def test_padding_of_files_is_no_text(tmp_path: Path) -> None:
     )
 
 
-# --- documents by an index
-# --------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------- documents by an index
 
 
 @settings(max_examples=50)
@@ -603,8 +598,7 @@ def test_an_index_that_does_not_describe_its_file_is_refused(tmp_path: Path) -> 
     assert open_corpus([str(path)], SMALL).digests() != before
 
 
-# --- masks and padding
-# ------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------- masks and padding
 
 PADDED = {
     "right": ([5, 6, END, END], [1, 1, 1, 0]),

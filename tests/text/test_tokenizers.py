@@ -238,8 +238,7 @@ def test_a_file_that_is_no_tokenizer_is_one_line(tmp_path):
         load_tokenizer(str(tmp_path))
 
 
-# ---------------------------------------------------------------------------------------------------
-# pieces and their bytes
+# --------------------------------------------------------------------------- pieces and their bytes
 
 
 @settings(max_examples=50)
@@ -293,8 +292,7 @@ def test_places_of_ids_are_whole_characters_of_the_text_as_it_was():
     assert set(stops.tolist()) <= {1, 2, 3, 4, 5, 6, 7, 9}
 
 
-# -------------------------------------------------------------------------------------------------------------
-# bytes
+# -------------------------------------------------------------------------------------------- bytes
 
 
 @given(st.lists(st.text()))
@@ -324,8 +322,7 @@ def test_bytes_end_documents_with_a_newline_or_any_byte():
             load_tokenizer("bytes", end_token=wrong)
 
 
-# ---------------------------------------------------------------------------------------------
-# beside the slices they made
+# ---------------------------------------------------------------------- beside the slices they made
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -355,8 +352,7 @@ def test_a_missing_or_another_tokenizer_is_one_line_with_its_remedy(tmp_path):
         load_slices_tokenizer(tmp_path, made("unigram").describe())
 
 
-# -------------------------------------------------------------------------------------------------------
-# time limits
+# -------------------------------------------------------------------------------------- time limits
 
 
 def test_a_call_without_end_is_given_up():

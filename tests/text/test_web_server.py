@@ -69,8 +69,7 @@ def bodies(asked: list[Request]) -> list[Request]:
     return [request for request in asked if request.method == "GET" and request.headers.get("range") != "bytes=0-0"]
 
 
-# ------------------------------------------------------------------------------------------------------------
-# decent
+# ------------------------------------------------------------------------------------------- decent
 
 
 def plain(request: Request) -> None:
@@ -192,8 +191,7 @@ def test_a_name_may_say_how_it_is_compressed():
         assert read(f"{server.url}/data.jsonl.gz") == TEXTS
 
 
-# -----------------------------------------------------------------------------------------------------------
-# hostile
+# ------------------------------------------------------------------------------------------ hostile
 
 
 def says(status: int, *lines: str, body: bytes = b"") -> object:
@@ -443,8 +441,7 @@ def test_another_part_than_requested_is_one_line(name):
         assert re.search("another part|tag or date is another|known part of it", line), line
 
 
-# ----------------------------------------------------------------------------------------------------
-# tables, archives
+# --------------------------------------------------------------------------------- tables, archives
 
 
 @pytest.mark.parametrize("ranges", [True, False])
@@ -485,8 +482,7 @@ def test_only_archives_are_opened_on_the_web():
     assert "cannot be read" in line
 
 
-# -------------------------------------------------------------------------------------------------
-# folders, identities
+# ------------------------------------------------------------------------------ folders, identities
 
 
 def test_a_folder_is_what_its_page_lists(capfd):
@@ -541,8 +537,7 @@ def test_a_changed_file_is_another(tmp_path):
         assert digest(f"{url}?sig=1") != dated
 
 
-# ---------------------------------------------------------------------------------------------
-# users, proxies, bounds
+# --------------------------------------------------------------------------- users, proxies, bounds
 
 
 def test_users_and_proxies(monkeypatch):
