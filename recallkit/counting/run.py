@@ -84,7 +84,7 @@ def count(
         meta = make_table.write_counts(
             out,
             counted,
-            {**result.stamp(), **identity, **opened.named()},
+            {**result.stamp(), **identity, **opened.facts()},
             timings,
         )
         journal.finish()

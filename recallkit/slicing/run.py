@@ -125,7 +125,7 @@ def _make_sequences(
         timings.keep("slicing", path.with_name(MANIFEST), "slicing")
         return finished
     opened.note_ids()
-    facts = {**result.stamp(), **options, **opened.named()}
+    facts = {**result.stamp(), **options, **opened.facts()}
     with result.journal() as journal:
         if opened.drawn is not None:
             facts["drawn"] = opened.drawn.facts

@@ -99,8 +99,8 @@ class _Message:
             return []
         vector = self._table(batch, 2)
         number = self._number("<I", vector)
-        buffers = (struct.unpack_from("<qq", self._content, vector + 4 + 16 * i) for i in range(number))
-        return [(offset, size) for offset, size in buffers if size >= 8]
+        pairs = struct.iter_unpack("<qq", self._content[vector + 4 : vector + 4 + 16 * number])
+        return [(offset, size) for offset, size in pairs if size >= 8]
 
     def _number(self, form: str, at: int) -> int:
         return int(struct.unpack_from(form, self._content, at)[0])

@@ -21,7 +21,7 @@ sleep = time.sleep
 
 
 class _Response(http.client.HTTPResponse):
-    """An answer without chunks of negative size, for which http.client would read all that follows."""
+    """An answer without chunks of negative size, for which http.client reads all that follows."""
 
     def _read_next_chunk_size(self) -> int:
         size: int = super()._read_next_chunk_size()  # type: ignore[misc]
@@ -58,7 +58,7 @@ class _Safe(urllib.request.HTTPSHandler):
 
 
 def opener() -> urllib.request.OpenerDirector:
-    """What opens requests; a redirection is an answer like any other error, which raises HTTPError."""
+    """What opens requests; a redirection raises HTTPError, as any other error does."""
     director = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),

@@ -151,7 +151,9 @@ def _document_ids(
         return ids
     if not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary.size:
         number = int(((ids < 0) | (ids >= vocabulary.size)).argmax())
-        problem = f"number {number:,} of its ids (from 0) is {int(ids[number]):,}, not one of the {vocabulary.size:,} of {vocabulary.name}"
+        entries = f"the {vocabulary.size:,} of {vocabulary.name}"
+        place = f"number {number:,} of its ids (from 0)"
+        problem = f"{place} is {int(ids[number]):,}, not one of {entries}"
         remedy = "name their own --tokenizer, and the type of a file of ids as FILE:TYPE"
         raise UserError(problem, where=shard.place(record), remedy=remedy)
     if vocabulary.end_is_text:

@@ -39,7 +39,7 @@ SHIPPED = Path(str(files("recallkit"))) / "data" / "demo" / "validation.jsonl.zs
 # 3.13; in 3.14 18 % of pydoc).
 _SALT = "132"
 
-_TESTS = {"test", "tests", "idle_test"}
+_NO_TEXT = {"test", "tests", "idle_test", "__pycache__"}
 # Its one big module repeats the topics that are documents of their own, some of which are
 # validation text.
 _TOPICS_PACKAGE = "pydoc_data"
@@ -95,14 +95,14 @@ def _modules(root: Path) -> Iterator[LibraryText]:
     Only folders that are packages by name are entered, which leaves out site-packages, lib-dynload
     and the like.
     """
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for folder, subfolders, names in os.walk(root):
-        subfolders[:] = [name for name in subfolders if name.isidentifier() and name not in {*_TESTS, "__pycache__"}]
+        subfolders[:] = [name for name in {*subfolders} - _NO_TEXT if name.isidentifier()]
         for name in names:
             parts = [*Path(folder).relative_to(root).parts, name.removesuffix(".py")]
             if name.endswith(".py") and parts[-1].isidentifier() and parts[0] != _TOPICS_PACKAGE:
-                found[".".join(parts).removesuffix(".__init__")] = Path(folder, name)
-    for module, path in sorted(found.items()):
+                paths[".".join(parts).removesuffix(".__init__")] = Path(folder, name)
+    for module, path in sorted(paths.items()):
         yield LibraryText(module, "stdlib", module.split(".")[0], path)
 
 
@@ -121,8 +121,8 @@ class LibraryShard(Shard):
 
     def digest(self) -> str:
         """The digest of names and contents, which differ between versions of Python."""
-        digests = (artifacts.digest_bytes(text.id.encode(), text.text().encode()) for text in library_texts("train"))
-        return artifacts.digest_json(list(digests))
+        texts = [(text.id.encode(), text.text().encode()) for text in library_texts("train")]
+        return artifacts.digest_json([artifacts.digest_bytes(*pair) for pair in texts])
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """Documents from `first` on, each with its number; blank ones are left out, and so are
@@ -142,4 +142,6 @@ def demo_shard(split: str) -> Shard:
             remedy=f"choose {', '.join(f'demo:{known}' for known in SPLITS)}",
         )
     name = f"demo:{split}"
-    return LibraryShard(name, "demo", FieldFinder()) if split == "train" else JsonLinesShard(name, "demo", FieldFinder(), SHIPPED)
+    if split == "train":
+        return LibraryShard(name, "demo", FieldFinder())
+    return JsonLinesShard(name, "demo", FieldFinder(), SHIPPED)

@@ -154,15 +154,17 @@ def limited(call: Callable[[], Any], size: int, where: object) -> Any:
     Raises UserError if it takes far too long for `size` characters, bytes or ids, and if the
     library fails on a text.
     """
-    os.environ["RUST_BACKTRACE"] = "0"  # a panic is our one line, not sixty of its stack before that
+    os.environ["RUST_BACKTRACE"] = "0"  # else sixty lines of a panic's stack precede our one line
     seconds = config.ENCODING_SECONDS + size / config.ENCODING_CHARACTERS_PER_SECOND
     try:
         return call_within(seconds, call)
     except TimeoutError as error:
-        problem = f"the tokenizer takes more than {seconds:,.0f} s for {size:,} characters; its pattern may backtrack endlessly"
+        takes = f"the tokenizer takes more than {seconds:,.0f} s for {size:,} characters"
+        problem = f"{takes}; its pattern may backtrack endlessly"
         raise UserError(problem, where=where, remedy="use another tokenizer") from error
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # raised for Rust's panics: no subclass of Exception, and not importable
+        # Rust's panics are no subclass of Exception, and cannot be imported.
+        if type(error).__name__ != "PanicException":
             raise
         raise fails(error, where, "use another tokenizer") from error
 
@@ -206,18 +208,15 @@ def fast_encoder(
             len(settings),
             tokenizer.name,
         )
-    except Exception as error:  # noqa: BLE001 - whatever a foreign library raises here only costs speed
+    except Exception as error:  # noqa: BLE001 - whatever it raises only costs speed
         reason = str(error).splitlines()[0]
         notify(f"gigatoken does not support this tokenizer ({reason}): {_INSTEAD}")
         return None
 
     def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        given = list(texts)
-        layout = limited(
-            lambda: engine.encode_batch(given),
-            sum(map(len, given)),
-            tokenizer.name,
-        ).layout
+        copied = list(texts)
+        size = sum(map(len, copied))
+        layout = limited(lambda: engine.encode_batch(copied), size, tokenizer.name).layout
         offsets = np.asarray(layout.offsets.data, dtype=np.int64)
         return np.asarray(layout.content.data)[offsets[0] : offsets[-1]], offsets - offsets[0]
 
@@ -259,7 +258,8 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
     characters = 0
     for document in documents:
         batch.append(document)
-        characters += len(document.text) if document.ids is None else _CHARACTERS_PER_ID * len(document.ids)
+        is_text = document.ids is None
+        characters += len(document.text) if is_text else _CHARACTERS_PER_ID * len(document.ids)
         if characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_DOCUMENTS:
             yield batch
             batch, characters = [], 0

@@ -78,7 +78,7 @@ class FieldFinder:
         return self._text(fields), source, _first_label(fields, ID_FIELDS)
 
     def columns(self, available: Iterable[str]) -> list[str]:
-        """The columns of a table that `find` reads. Raises FieldError if none can contain the text."""
+        """The columns of a table that `find` reads. Raises FieldError if none can have the text."""
         names = list(available)
         texts = self._texts
         if not any(_is_in(name, texts) for name in names):
@@ -96,9 +96,9 @@ class FieldFinder:
             if isinstance(text, bytes):
                 text = _decoded(text, name)
             if isinstance(text, str):
-                # A character has at most 4 bytes, so nearly all texts need not be encoded to be
-                # measured.
-                if len(text) > config.MAX_RECORD_BYTES // 4 and len(text.encode()) > config.MAX_RECORD_BYTES:
+                # A character has at most 4 bytes: few texts need to be encoded to be measured.
+                may_be_long = len(text) > config.MAX_RECORD_BYTES // 4
+                if may_be_long and len(text.encode()) > config.MAX_RECORD_BYTES:
                     raise FieldError(*too_long())
                 return text
             if text is None:
@@ -259,7 +259,8 @@ def _check_values(content: bytes | str, most: int) -> None:
         return
     written = content.encode(errors="surrogatepass") if isinstance(content, str) else content
     for signs, number, kind in ((b"{[", _MOST_OBJECTS, "objects or lists"), (b",", most, "values")):
-        if sum(written.count(sign) for sign in signs) > number and _count_outside(written, signs) > number:
+        are_many = sum(written.count(sign) for sign in signs) > number
+        if are_many and _count_outside(written, signs) > number:
             raise ValueError(f"more than {number:,} {kind} in a record")
 
 
@@ -286,9 +287,11 @@ def _first_label(fields: Mapping[str, Any], names: Iterable[str]) -> str:
         if isinstance(value, _LABELS) and value != "" and value == value:
             label = str(value)
             if len(label) > _LONGEST_LABEL:
-                problem = f"its {name} has {len(label):,} characters, and a name at most {_LONGEST_LABEL:,}"
-                another = "" if names == ID_FIELDS else ", or name another field with --source-field"
-                raise FieldError(problem, f"shorten it{another}")
+                length = f"{len(label):,} characters, and a name at most {_LONGEST_LABEL:,}"
+                remedies = ["shorten it"]
+                if names != ID_FIELDS:
+                    remedies.append("name another field with --source-field")
+                raise FieldError(f"its {name} has {length}", ", or ".join(remedies))
             return label
     return ""
 
@@ -300,8 +303,10 @@ def _no_text(names: Iterable[str], fields: Mapping[str, Any]) -> FieldError:
 def present_names(fields: Mapping[str, Any]) -> str:
     """The names of a record's fields, for messages."""
     names = [name[:40] for name in fields]
-    more = ", ..." if len(names) > _MAX_NAMES_LISTED else ""
-    return f"the record has: {', '.join(names[:_MAX_NAMES_LISTED])}{more}" if names else "the record is empty"
+    if not names:
+        return "the record is empty"
+    more = ["..."] if len(names) > _MAX_NAMES_LISTED else []
+    return f"the record has: {', '.join([*names[:_MAX_NAMES_LISTED], *more])}"
 
 
 def kind_of(value: object) -> str:

@@ -53,7 +53,8 @@ class JsonServer:
                 )
             headers["Authorization"] = f"Bearer {key}"
         body = None if content is None else json.dumps(content).encode()
-        request = urllib.request.Request(f"{self._url}/{path}", body, headers)  # noqa: S310 - http and https alone
+        address = f"{self._url}/{path}"
+        request = urllib.request.Request(address, body, headers)  # noqa: S310 - checked
         tries = Tries(self._name)
         while True:
             try:
@@ -88,8 +89,11 @@ class JsonServer:
         """What is wrong with an answer. Raises RefusedError if another try is of no use."""
         if status < 300:
             raise self.refusal(f"an answer of more than {most:,} bytes")
-        said = "a redirection, which is not followed" if status < 400 else redacted(answer.decode(errors="replace"))
-        problem = f"it answers {status} ({textwrap.shorten(said or http.client.responses.get(status, ''), 300)})"
+        words = redacted(answer.decode(errors="replace"))
+        if status < 400:
+            words = "a redirection, which is not followed"
+        words = words or http.client.responses.get(status, "")
+        problem = f"it answers {status} ({textwrap.shorten(words, 300)})"
         if status not in TRANSIENT:
             raise self.refusal(problem)
         return problem

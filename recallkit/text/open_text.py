@@ -125,18 +125,20 @@ class OpenText:
 
     def identity(self) -> dict[str, Any]:
         """Everything that determines the stream of ids: of the tokenizer not how it is called."""
-        kept = ("boundary", "limit_tokens", "text_field", "source_field", "skip_bad")
-        return {
-            "sources": self._sources(),
-            "tokenizer": {name: fact for name, fact in self.tokenizer.describe().items() if name != "name"},
-            **{name: getattr(self.options, name) for name in kept},
-            **({} if self.sample is None else {"sample": asdict(self.sample)}),
-        }
+        tokenizer = self.tokenizer.describe()
+        del tokenizer["name"]
+        identity = {"sources": self._sources(), "tokenizer": tokenizer}
+        for name in ("boundary", "limit_tokens", "text_field", "source_field", "skip_bad"):
+            identity[name] = getattr(self.options, name)
+        if self.sample is not None:
+            identity["sample"] = asdict(self.sample)
+        return identity
 
     def _sources(self) -> list[list[str]]:
         """Digest and source of every shard; of many one digest of them all, since manifests are
         read by every command."""
-        sources = [[digest, shard.source] for digest, shard in zip(self.digests, self.corpus.shards, strict=True)]
+        pairs = zip(self.digests, self.corpus.shards, strict=True)
+        sources = [[digest, shard.source] for digest, shard in pairs]
         if len(sources) <= _MOST_LISTED:
             return sources
         return [[artifacts.digest_json(sources), f"{len(sources):,} shards"]]
@@ -184,17 +186,12 @@ class OpenText:
                 kind = f"token ids ({ids.dtype.name}), {bound}{counted(number, 'document')}"
                 console.note(f"{shard.name}: {kind}, the first: {text}")
 
-    def names(self) -> list[str]:
-        """The shards, or the arguments that name many, URLs without secrets: recorded in the
-        manifest, but not part of the identity."""
+    def facts(self) -> dict[str, Any]:
+        """What a manifest records besides what determines the ids: names of the tokenizer and the
+        shards, or the arguments that name many, URLs without secrets."""
         names = [shard.name for shard in self.corpus.shards]
         listed = self.options.source_names if len(names) > _MOST_LISTED else names
-        return [*map(redacted, listed)]
-
-    def named(self) -> dict[str, Any]:
-        """What a manifest records besides what determines the ids: names of the tokenizer and the
-        shards."""
-        return {"tokenizer": self.tokenizer.describe(), "names": self.names()}
+        return {"tokenizer": self.tokenizer.describe(), "names": [*map(redacted, listed)]}
 
     def encoded(self, start: Position, stop: int | None = None) -> Iterator[EncodedDocuments]:
         """The stream of encoded documents from a position on, up to shard `stop`."""
@@ -235,7 +232,9 @@ class OpenText:
         if self._encoder is None:
             tokenizer, size = self.tokenizer, self.corpus.num_bytes(0, len(self.corpus.shards))
             is_large = size is None or max(size, sum(map(len, texts))) > _SMALL_TEXT
-            self._encoder = tokenizer.checked_encoder(texts, console.note) if self.fast and is_large else tokenizer.encode
+            self._encoder = tokenizer.encode
+            if self.fast and is_large:
+                self._encoder = tokenizer.checked_encoder(texts, console.note)
         return self._encoder
 
     @contextlib.contextmanager
@@ -258,12 +257,10 @@ class OpenText:
             for number in range(len(known)) if shards is None else shards:
                 if self.corpus.shards[number].digest() != known[number]:
                     journal.num_parts = 0
-                    remedy = "keep other programs from writing to it, and start again (with --force if the change is final)"
-                    raise UserError(
-                        "changed while it was read",
-                        where=self.corpus.shards[number].name,
-                        remedy=remedy,
-                    )
+                    again = "start again (with --force if the change is final)"
+                    remedy = f"keep other programs from writing to it, and {again}"
+                    where = self.corpus.shards[number].name
+                    raise UserError("changed while it was read", where=where, remedy=remedy)
 
         try:
             yield

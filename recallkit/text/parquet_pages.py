@@ -33,7 +33,7 @@ _REMEDY = "write it again, with fewer rows in a row group and records of at most
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
 _DELTA_LENGTHS, _DELTA_PREFIXES = 6, 7
 _OWN_FIELDS = {_DATA: (5, 2), _DICTIONARY: (7, 2), _DATA_V2: (8, 4)}
-"""Type of a page -> the field of its header with what only this type has, and the encoding in it."""
+"""Type of a page -> the field of its header that only this type has, and the encoding in it."""
 _HEADER_BYTES = (1 << 12, 1 << 20)
 """What is read of a header: it may contain the smallest and the largest value of its page."""
 
@@ -52,6 +52,11 @@ class Page(NamedTuple):
     num_bytes: int
     num_values: int
     encoding: int
+
+    @property
+    def repeats_values(self) -> bool:
+        """Whether values of rows are of others in it: all, or their beginnings."""
+        return self.kind == _DICTIONARY or self.encoding == _DELTA_PREFIXES
 
 
 class RowSizes:
@@ -106,8 +111,10 @@ class _Column:
     def longest_value(self) -> int:
         """Bytes of the longest value that rows may repeat, at most; 0 if the page has each by
         itself."""
-        texts = [page for page in self._pages if page.kind == _DICTIONARY or page.encoding == _DELTA_PREFIXES]
-        return self._width or max((page.num_bytes for page in texts), default=0)
+        if self._width:
+            return self._width
+        repeating = (page for page in self._pages if page.repeats_values)
+        return max((page.num_bytes for page in repeating), default=0)
 
     def list_bytes(self) -> int:
         """Bytes of the lists of all rows, at most: of texts each may be the longest one."""
@@ -169,7 +176,7 @@ def _page(file: pa.NativeFile, at: int) -> Page:
 
 
 def _page_of(fields: dict[int, Any], start: int) -> Page:
-    """The page with these fields of a `PageHeader` of parquet.thrift; its body begins at `start`."""
+    """The page with these fields of a `PageHeader` (parquet.thrift); its body is at `start`."""
     kind, num_bytes, size = fields[1], fields[2], fields[3]
     if kind not in _OWN_FIELDS:
         return Page(kind, start, size, num_bytes, num_values=0, encoding=0)
@@ -178,7 +185,10 @@ def _page_of(fields: dict[int, Any], start: int) -> Page:
 
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:
-    """A number in groups of seven bits, and the byte behind it. Raises IndexError behind the end."""
+    """A number in groups of seven bits, and the byte behind it.
+
+    Raises IndexError behind the end.
+    """
     value = shift = 0
     while True:
         byte = content[at]

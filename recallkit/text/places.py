@@ -8,6 +8,7 @@ tries again by its own rules. Nothing is kept on disk.
 
 from __future__ import annotations
 
+import functools
 import os
 import posixpath
 import re
@@ -78,7 +79,9 @@ class RemotePath:
         """The last part of the URL's path, without a query; of a chain (`zip://a.jsonl::s3://...`)
         that of its first URL."""
         first = self.url.split(_CHAIN)[0].partition("?")[0]
-        return posixpath.basename((first.partition("#")[0] if _WEB.match(first) else first).rstrip("/"))
+        if _WEB.match(first):
+            first = first.partition("#")[0]
+        return posixpath.basename(first.rstrip("/"))
 
     @property
     def parent(self) -> RemotePath:
@@ -97,68 +100,59 @@ class RemotePath:
 
         def ask(files: Any, path: str) -> dict[str, Any]:
             files.invalidate_cache()
-            found: dict[str, Any] = files.info(path)
-            return found
+            facts: dict[str, Any] = files.info(path)
+            return facts
 
-        return self._asked(ask)
+        return self._call(ask)
 
     def digest(self) -> str:
         """A digest of the size and the server's checksum or tag; without one that of samples, as of
         a local file."""
         info = self.info()
-        known = [info[name] for name in _CHECKSUMS if info.get(name)]
-        if known or info.get("size") is None:
-            return artifacts.digest_json(
-                [
-                    self.name,
-                    info.get("size"),
-                    str(known[0] if known else info.get("Last-Modified")),
-                ],
-            )
-        size = info["size"]
-        return self._asked(
-            lambda files, path: artifacts.digest_samples(
-                size,
-                lambda at, stop: files.cat_file(path, at, stop),
-            )
-        )
+        size = info.get("size")
+        checksum = next((info[name] for name in _CHECKSUMS if info.get(name)), None)
+        if checksum is not None or size is None:
+            facts = [self.name, size, str(checksum or info.get("Last-Modified"))]
+            return artifacts.digest_json(facts)
+
+        def sample(files: Any, path: str) -> str:
+            return artifacts.digest_samples(size, functools.partial(files.cat_file, path))
+
+        return self._call(sample)
 
     def below(self) -> list[str]:
         """The paths of all files in this folder and its subfolders, relative to it; none if it is
         not a folder."""
 
         def find(files: Any, path: str) -> list[str]:
-            root = path.rstrip("/")
-            return [found[len(root) + 1 :] for found in files.find(path) if found.startswith(f"{root}/")]
+            root = f"{path.rstrip('/')}/"
+            return [file[len(root) :] for file in files.find(path) if file.startswith(root)]
 
-        return self._asked(find)
+        return self._call(find)
 
     def matches(self) -> list[RemotePath]:
         """The files that a pattern matches, sorted."""
-        return [
-            RemotePath(url)
-            for url in self._asked(
-                lambda files, path: sorted(map(files.unstrip_protocol, files.glob(path))),
-            )
-        ]
+
+        def match(files: Any, path: str) -> list[str]:
+            return sorted(map(files.unstrip_protocol, files.glob(path)))
+
+        return [RemotePath(url) for url in self._call(match)]
 
     def read_bytes(self, most: int = given_files.MAX_JSON_BYTES) -> bytes:
         """The whole file. Raises UserError for one of more than `most` bytes."""
         with self.open() as file:
             content: bytes = file.read(most + 1)
         if len(content) > most:
-            raise UserError(
-                f"a file of more than {most:,} bytes",
-                where=self,
-                remedy="check that it is the right file",
-            )
+            problem = f"a file of more than {most:,} bytes"
+            raise UserError(problem, where=self, remedy="check that it is the right file")
         return content
 
     def open(self) -> Any:
         """The file, to be read from its start; its own errors are OSErrors, too."""
-        return self._asked(lambda files, path: _File(files.open(path, "rb"), files))
+        return self._call(lambda files, path: _File(files.open(path, "rb"), files))
 
-    def _asked(self, question: Callable[[Any, str], Answer]) -> Answer:
+    def _call(self, question: Callable[[Any, str], Answer]) -> Answer:
+        """What a file system, given with the path in it, answers."""
         import fsspec
 
         protocol = self.url.partition("://")[0]
@@ -168,11 +162,8 @@ class RemotePath:
             return _os_errors(lambda: question(*opened(self.url)))
         except ImportError as error:
             problem = f"{protocol}:// needs a package that is not installed ({error})"
-            raise UserError(
-                problem,
-                where=self.url,
-                remedy=f"pip install {_PACKAGES.get(protocol, 'that package')}",
-            ) from error
+            remedy = f"pip install {_PACKAGES.get(protocol, 'that package')}"
+            raise UserError(problem, where=self.url, remedy=remedy) from error
         except OSError as error:
             if "rotocol not known" not in str(error):
                 raise
@@ -193,12 +184,9 @@ def _on_the_web(url: str) -> tuple[Any, str]:
         protocol, _, inside = archive.partition("://")
         kind = get_filesystem_class(protocol)
         if not issubclass(kind, AbstractArchiveFileSystem):
+            problem = f"{protocol}:// cannot be read in a file of a web server"
             remedy = "name the file itself, or zip:// or tar:// in it"
-            raise UserError(
-                f"{protocol}:// cannot be read in a file of a web server",
-                where=redacted(url),
-                remedy=remedy,
-            )
+            raise UserError(problem, where=redacted(url), remedy=remedy)
         files, path = kind(fo=files.open(path)), inside
     return files, path
 
@@ -217,7 +205,7 @@ def _os_errors(call: Callable[[], Answer]) -> Answer:
 
 
 class _File:
-    """An opened remote file; an archive that it is in is closed with the last reference to `files`."""
+    """An opened remote file; the archive that it is in is closed with the last reference to it."""
 
     def __init__(self, file: Any, files: Any) -> None:
         self._file = file
@@ -278,8 +266,8 @@ def files_below(path: AnyPath) -> list[str]:
     folders of this machine are left out."""
     if isinstance(path, RemotePath):
         return path.below()
-    found = []
+    names = []
     for folder, subfolders, files in os.walk(path):
         subfolders[:] = [subfolder for subfolder in subfolders if not subfolder.startswith(".")]
-        found += [Path(folder, file).relative_to(path).as_posix() for file in files]
-    return found
+        names += [Path(folder, file).relative_to(path).as_posix() for file in files]
+    return names

@@ -94,8 +94,13 @@ class Shard:
 
     def _divided(self, number: int) -> Sequence[Self]:
         """So many parts of this shard, or itself if that is one."""
-        names = [f"{self.name} (part {place + 1} of {number})" for place in range(number)]
-        return [replace(self, name=name, piece=(place, number)) for place, name in enumerate(names)] if number > 1 else [self]
+        if number <= 1:
+            return [self]
+        parts = []
+        for place in range(number):
+            name = f"{self.name} (part {place + 1} of {number})"
+            parts.append(replace(self, name=name, piece=(place, number)))
+        return parts
 
     def place(self, record: int) -> str:
         """Where a record is, for messages."""
@@ -133,15 +138,16 @@ class FileShard(Shard):
     def digest(self) -> str:
         """A digest of the file's length and samples of its content; elsewhere, of what the server
         reports."""
-        return self._asked(digest_of)
+        return self._read(digest_of)
 
     def size(self) -> int | None:
         """The length of the file; None if a server does not tell."""
-        return self._asked(size_of)
+        return self._read(size_of)
 
-    def _asked(self, question: Callable[[AnyPath], Answer]) -> Answer:
+    def _read(self, read: Callable[[AnyPath], Answer]) -> Answer:
+        """What is read of the file. Raises UserError if it cannot be read."""
         try:
-            return question(self.path)
+            return read(self.path)
         except OSError as error:
             if lacks_resources(error):
                 raise
@@ -154,11 +160,14 @@ class FileShard(Shard):
 
     def _damaged(self, error: Exception, record: int) -> UserError:
         if _WINDOW in str(error):
-            problem = "compressed with a longer window than readers allow (`zstd --long` or `--ultra` beyond 27, 128 MB)"
+            options = "`zstd --long` or `--ultra` beyond 27, 128 MB"
+            problem = f"compressed with a longer window than readers allow ({options})"
             remedy = f"compress it again: zstd -dc --long=31 {self.path.name} | zstd -o OTHER.zst"
             return UserError(problem, where=self.name, remedy=remedy)
         is_here = not isinstance(self.path, RemotePath)
-        remedy = "the file is truncated or damaged: copy it again" if is_here else "check the network and the file, or copy it here"
+        remedy = "the file is truncated or damaged: copy it again"
+        if not is_here:
+            remedy = "check the network and the file, or copy it here"
         return UserError(
             f"cannot be read further ({error})",
             where=self.place(record),

@@ -79,7 +79,10 @@ class HubShard(Shard):
             revision=self.revision,
             streaming=True,
         )
-        return rows if self.piece is None else rows.shard(num_shards=self.piece[1], index=self.piece[0])
+        if self.piece is None:
+            return rows
+        index, number = self.piece
+        return rows.shard(num_shards=number, index=index)
 
     def _unavailable(self, error: Exception, row: int) -> UserError:
         remedy = "check its name, split and the network, or download it and give local files"
@@ -112,7 +115,8 @@ class GivenShard(Shard):
         super().__init__("texts", "texts", finder)
         self._digest: str | None = None
         package = sys.modules.get("datasets")  # who has a `Dataset` has imported it
-        self._dataset: Any = texts if package is not None and isinstance(texts, package.Dataset) else None
+        is_dataset = package is not None and isinstance(texts, package.Dataset)
+        self._dataset: Any = texts if is_dataset else None
         self._records = [] if self._dataset is not None else _listed(texts)
 
     def digest(self) -> str:

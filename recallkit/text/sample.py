@@ -78,8 +78,9 @@ class _Source:
         self.size += size
         if self.measured < _MEASURED_CHARACTERS:
             piece = document.text[:_MEASURED_CHARACTERS]
-            self.measured += size if document.ids is not None else len(piece)
-            self.tokens_measured += size if document.ids is not None else len(tokenizer.encode([piece])[0])
+            is_text = document.ids is None
+            self.measured += len(piece) if is_text else size
+            self.tokens_measured += len(tokenizer.encode([piece])[0]) if is_text else size
         if size > most:
             return
         heapq.heappush(self.earliest, (-order, size, document.position))

@@ -137,7 +137,9 @@ class _Packer:
 
     def blocks(self, *, final: bool) -> Iterator[SequenceBlock]:
         """The complete blocks; with `final` also the rest."""
-        windows, at_limit = self._within_limit(self._packed_windows(final=final) if self.boundary == "pack" else self._document_windows())
+        is_packed = self.boundary == "pack"
+        windows = self._packed_windows(final=final) if is_packed else self._document_windows()
+        windows, at_limit = self._within_limit(windows)
         taken, size = 0, sequences_per_row_group(self.seq_len, SEQUENCES_PER_ROW_GROUP)
         # Where the stream continues after the last window: packed sequences share an id.
         end = int(windows[-1][1]) - (1 if self.boundary == "pack" else 0) if len(windows) else 0
@@ -325,21 +327,21 @@ def write_sequences(
     came from.
     """
     digests: list[str] = []
-    found = {"num_sequences": 0, "num_rows": 0, "longest": 0, "largest_id": 0}
+    totals = {"num_sequences": 0, "num_rows": 0, "longest": 0, "largest_id": 0}
 
     def counted() -> Iterator[pa.Table]:
         for group in groups:
             tokens = group["tokens"].combine_chunks()
             ids, offsets = tokens.values.to_numpy(), tokens.offsets.to_numpy()
             digests.append(digest_arrays(ids, offsets))
-            found["num_sequences"] += group.num_rows
-            found["num_rows"] += len(ids) - group.num_rows
-            found["longest"] = max(found["longest"], int(np.diff(offsets).max()) - 1)
-            found["largest_id"] = max(found["largest_id"], int(ids.max()))
+            totals["num_sequences"] += group.num_rows
+            totals["num_rows"] += len(ids) - group.num_rows
+            totals["longest"] = max(totals["longest"], int(np.diff(offsets).max()) - 1)
+            totals["largest_id"] = max(totals["largest_id"], int(ids.max()))
             yield group
 
     def manifest() -> dict[str, Any]:
-        return {**facts, **found, "sequences_digest": digest_json(digests)}
+        return {**facts, **totals, "sequences_digest": digest_json(digests)}
 
     return write_parquet(path, counted(), arrow_schema("sequences"), manifest, use_dictionary=False)
 

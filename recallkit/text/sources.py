@@ -99,7 +99,8 @@ _READERS: dict[str, type[FileShard] | None] = {}
 for _group in _GROUPS:
     for _reader, _suffixes in _group.items():
         _READERS |= dict.fromkeys(_suffixes, _reader)
-KINDS_OF_FILES = ".jsonl, .ndjson, .json, .csv, .tsv, .txt, .fa (also .gz, .zst), .parquet, .arrow, and of token ids .npy, .bin"
+_TEXT_FILES = ".jsonl, .ndjson, .json, .csv, .tsv, .txt, .fa (also .gz, .zst), .parquet, .arrow"
+KINDS_OF_FILES = f"{_TEXT_FILES}, and of token ids .npy, .bin"
 """The suffixes in words."""
 
 _TYPED = re.compile(r"(.*\.(?:bin|npy)):(u?int(?:8|16|32|64))", re.DOTALL | re.IGNORECASE)
@@ -122,34 +123,31 @@ class Reading(NamedTuple):
 
 def describe_sources() -> list[tuple[str, str]]:
     """What a source can be: name and one line each."""
-    return [
-        (
-            "demo",
-            "CPython's library and language reference: demo:validation is shipped, demo:train is the running Python's",
-        ),
-        *(
-            (
-                name,
-                f"{preset.description}; {', '.join(f'{name}:{split}' for split in preset.splits)}",
-            )
-            for name, preset in PRESETS.items()
-        ),
-        (
-            "OWNER/NAME[[:CONFIG]:SPLIT]",
-            "any dataset on the hub with a text field, streamed (also as wikitext:wikitext-2-raw-v1:test)",
-        ),
-        ("FILE, FOLDER, GLOB", f"local files: {KINDS_OF_FILES}"),
-        (
-            "FILE.bin:TYPE, FILE.npy:TYPE",
-            "token ids of a type such as uint32; ids need --tokenizer",
-        ),
-        ("-", "JSON Lines from standard input, also compressed; copied to a temporary file"),
-        ("FOLDER[:SPLIT]", "what save_to_disk of `datasets` wrote"),
-        (
-            "PROTOCOL://...",
-            "the same files elsewhere, by fsspec: hf://, https://, and s3://, gs:// ... with s3fs, gcsfs ... installed",
-        ),
-    ]
+    presets = []
+    for name, preset in PRESETS.items():
+        splits = ", ".join(f"{name}:{split}" for split in preset.splits)
+        presets.append((name, f"{preset.description}; {splits}"))
+    return [_DEMO, *presets, *_OTHER_SOURCES]
+
+
+_SPLITS_OF_DEMO = "demo:validation is shipped, demo:train is the running Python's"
+_DEMO = ("demo", f"CPython's library and language reference: {_SPLITS_OF_DEMO}")
+_ON_THE_HUB = "any dataset on the hub with a text field, streamed"
+_ELSEWHERE = "hf://, https://, and s3://, gs:// ... with s3fs, gcsfs ... installed"
+_OTHER_SOURCES = (
+    (
+        "OWNER/NAME[[:CONFIG]:SPLIT]",
+        f"{_ON_THE_HUB} (also as wikitext:wikitext-2-raw-v1:test)",
+    ),
+    ("FILE, FOLDER, GLOB", f"local files: {KINDS_OF_FILES}"),
+    (
+        "FILE.bin:TYPE, FILE.npy:TYPE",
+        "token ids of a type such as uint32; ids need --tokenizer",
+    ),
+    ("-", "JSON Lines from standard input, also compressed; copied to a temporary file"),
+    ("FOLDER[:SPLIT]", "what save_to_disk of `datasets` wrote"),
+    ("PROTOCOL://...", f"the same files elsewhere, by fsspec: {_ELSEWHERE}"),
+)
 
 
 def shards_of(argument: str, how: Reading, default_split: str) -> list[Shard]:
@@ -173,19 +171,23 @@ def shards_of(argument: str, how: Reading, default_split: str) -> list[Shard]:
         return [_preset_shard(name, split, how)]
     path = _expanded(argument)
     if os.path.lexists(path):
-        return _unique(_found_in(argument, path, how, default_split))
+        return _unique(_shards_at(argument, path, how, default_split))
     if glob.has_magic(argument):
         # Sorted by name, as if the shell had expanded it.
-        matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
+        # `Path.glob` takes no absolute pattern.
+        matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207
         matches = [file for file in matches if not _is_list(Path(file))]
-        shards = [_found_in(file, Path(file), how, is_match=True) for file in _some(matches, argument)]
-        return _unique([*itertools.chain.from_iterable(shards)])
+        shards = []
+        for file in _some(matches, argument):
+            shards += _shards_at(file, Path(file), how, is_match=True)
+        return _unique(shards)
     if rest and (_expanded(name) / _SPLITS).is_file():
-        return _unique(_found_in(name, _expanded(name), how, rest))
+        return _unique(_shards_at(name, _expanded(name), how, rest))
     if (shard := _hub_shard(name, rest, default_split, how)) is not None:
         return [shard]
-    near = difflib.get_close_matches(name, ["demo", *PRESETS], n=1)
-    remedy = f"did you mean {near[0]}?" if near else "check the path; `recallkit sources` lists what a source can be"
+    remedy = "check the path; `recallkit sources` lists what a source can be"
+    if near := difflib.get_close_matches(name, ["demo", *PRESETS], n=1):
+        remedy = f"did you mean {near[0]}?"
     if len(argument.split()) > _WORDS_OF_A_NAME:
         remedy = "in Python, give texts themselves as texts="
     raise UserError("no such file, folder or preset", where=argument, remedy=remedy)
@@ -221,25 +223,19 @@ def _elsewhere(argument: str, how: Reading, default_split: str) -> list[Shard]:
             path.info()
             return [_file_shard(argument, path, how)]
         if is_url(name) and "/" not in split and _SPLITS in files_below(RemotePath(name)):
-            return _unique(_found_in(name, RemotePath(name), how, split))
-        return _unique(_found_in(argument, path, how, default_split))
+            return _unique(_shards_at(name, RemotePath(name), how, split))
+        return _unique(_shards_at(argument, path, how, default_split))
     except OSError as error:
         why = "no such file, or no answer" if isinstance(error, FileNotFoundError) else error
-        raise UserError(
-            f"cannot be read ({why})",
-            where=argument,
-            remedy="check the address, the network and your rights",
-        ) from error
+        remedy = "check the address, the network and your rights"
+        raise UserError(f"cannot be read ({why})", where=argument, remedy=remedy) from error
 
 
 def _some(matches: list[Any], pattern: str) -> list[Any]:
     """What a pattern matches. Raises UserError if it is nothing."""
     if not matches:
-        raise UserError(
-            "matches no file",
-            where=pattern,
-            remedy="check the pattern, and quote it to keep the shell from it",
-        )
+        remedy = "check the pattern, and quote it to keep the shell from it"
+        raise UserError("matches no file", where=pattern, remedy=remedy)
     return matches
 
 
@@ -265,7 +261,8 @@ def _hub_shard(name: str, rest: str, default_split: str, how: Reading) -> Shard 
     Ids without an owner need the latter.
     """
     first, colon, second = rest.partition(":")
-    config, split = (first or None, second or default_split) if colon else (None, first or default_split)
+    config, split = (first or None, second) if colon else (None, first)
+    split = split or default_split
     is_id = _HUB_ID.fullmatch(name) and suffix_of(name, _READERS) is None and may_be_hub_id(name)
     if not is_id and not (config and _OLD_HUB_ID.fullmatch(name)):
         return None
@@ -276,23 +273,17 @@ def _hub_shard(name: str, rest: str, default_split: str, how: Reading) -> Shard 
 # -------------------------------------------------------------------------------------------- files
 
 
-def _unique(found: Sequence[FileShard]) -> list[Shard]:
+def _unique(shards: Sequence[FileShard]) -> list[Shard]:
     """The shards of one argument, each file once, even if links or a glob name it again."""
-    shards: dict[str, Shard] = {}
-    folders: dict[str, str] = {}
-    for shard in found:
-        place = shard.path.url if isinstance(shard.path, RemotePath) else str(shard.path)
-        if isinstance(shard.path, Path):
-            folder, name = os.path.split(place)
-            if folder not in folders:
-                folders[folder] = os.path.realpath(folder)
-            is_link = os.path.islink(place)  # noqa: PTH114 (of many thousand files)
-            place = os.path.realpath(place) if is_link else f"{folders[folder]}/{name}"
-        shards.setdefault(place, shard)
-    return list(shards.values())
+    by_place: dict[str, Shard] = {}
+    for shard in shards:
+        path = shard.path
+        place = path.url if isinstance(path, RemotePath) else os.path.realpath(path)
+        by_place.setdefault(place, shard)
+    return list(by_place.values())
 
 
-def _found_in(
+def _shards_at(
     name: str,
     path: AnyPath,
     how: Reading,
@@ -343,25 +334,19 @@ def _file_shard(name: str, path: AnyPath, how: Reading) -> FileShard:
     if isinstance(path, RemotePath):
         name = redacted(name)
     if isinstance(path, Path) and not path.exists():
-        raise UserError(
-            "no such file",
-            where=name,
-            remedy="it is a broken link, or was moved: fix or remove it, or copy it again",
-        )
+        remedy = "it is a broken link, or was moved: fix or remove it, or copy it again"
+        raise UserError("no such file", where=name, remedy=remedy)
     suffix = suffix_of(path.name, _READERS)
     if suffix is None or (isinstance(path, Path) and not path.is_file()):
         raise UserError("not a supported kind of file", where=name, remedy=f"give {KINDS_OF_FILES}")
-    source, reader = path.name[: len(path.name) - len(suffix)], _READERS[suffix]
+    source, reader = _own_name(path), _READERS[suffix]
     if reader is None:
         from recallkit.text.token_files import TokenFileShard
 
         return TokenFileShard(name, source, FieldFinder(), path, how.vocabulary, how.dtype)
     if how.dtype is not None:
-        raise UserError(
-            "only files of token ids have a type",
-            where=name,
-            remedy=f"leave out :{how.dtype}",
-        )
+        problem = "only files of token ids have a type"
+        raise UserError(problem, where=name, remedy=f"leave out :{how.dtype}")
     has_fields = reader not in (TextShard, FastaShard)
     return reader(name, source, how.finder if has_fields else FieldFinder(), path)
 
@@ -378,33 +363,30 @@ def name_sources(arguments: Sequence[Sequence[Shard]]) -> None:
     has that, too. Folders of the same name are named with those that they are in: `arxiv/train` and
     `github/train`. `arguments` are the shards of each.
     """
-    shards = [shard for argument in arguments for shard in argument if isinstance(shard, FileShard)]
-    # Saved datasets and the built-in text have names already.
-    own = {shard.path: _own_name(shard.path) for shard in shards}
-    files = {s.path: s.path for s in shards if s.source == own[s.path]}
-    absolute: dict[str, str] = {}
-    folders = {file: _folder_of(path, absolute) for file, path in files.items()}
-    in_folder = Counter(folders.values())
-    called = Counter(own[file] for file in files)
+    own = {}
+    for shard in itertools.chain.from_iterable(arguments):
+        # Saved datasets and the built-in text have names already.
+        if isinstance(shard, FileShard) and shard.source == _own_name(shard.path):
+            own[shard.path] = shard.source
+    folders = {path: _folder_of(path) for path in own}
+    in_folder, of_name = Counter(folders.values()), Counter(own.values())
     depth = 1
     while len({_last(folder, depth) for folder in in_folder}) < len(in_folder):
         depth += 1
     for argument in arguments:
         for shard in argument:
-            if not isinstance(shard, FileShard) or (file := shard.path) not in files:
+            if not isinstance(shard, FileShard) or shard.path not in own:
                 continue
-            if len(argument) > 1 or in_folder[folders[file]] > 1 or called[shard.source] > 1:
-                shard.source = _last(folders[file], depth) or shard.source
+            folder = folders[shard.path]
+            if len(argument) > 1 or in_folder[folder] > 1 or of_name[shard.source] > 1:
+                shard.source = _last(folder, depth) or shard.source
 
 
-def _folder_of(path: AnyPath, absolute: dict[str, str]) -> str:
-    """The folder of a file, without a password; `absolute` remembers those of other files."""
+def _folder_of(path: AnyPath) -> str:
+    """The folder of a file, without a password."""
     if isinstance(path, RemotePath):
         return redacted(path.parent.url).rstrip("/")
-    folder = os.path.split(path)[0]
-    if folder not in absolute:
-        absolute[folder] = Path(folder).absolute().as_posix()
-    return absolute[folder]
+    return path.parent.absolute().as_posix()
 
 
 def _last(folder: str, depth: int) -> str:
@@ -413,7 +395,7 @@ def _last(folder: str, depth: int) -> str:
 
 
 _STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
-_AGAIN = "save the data set again"
+_NOT_SAVED, _AGAIN = "not in the form that save_to_disk writes", "save the data set again"
 
 
 def _saved_files(name: str, path: AnyPath, names: list[str], split: str) -> list[AnyPath] | None:
@@ -426,32 +408,25 @@ def _saved_files(name: str, path: AnyPath, names: list[str], split: str) -> list
     if _SPLITS in names:
         splits = _described(path / _SPLITS, "splits", str)
         if split not in splits:
-            remedy = f"choose {' or '.join(f'{name}:{each}' for each in splits)}"
-            raise UserError(
-                f"no split {split}" if split else "several splits",
-                where=name,
-                remedy=remedy,
-            )
+            problem = f"no split {split}" if split else "several splits"
+            remedy = f"choose {' or '.join(f'{name}:{known}' for known in splits)}"
+            raise UserError(problem, where=name, remedy=remedy)
         path = path / split
     elif not {_STATE, _INFO} <= set(names):
         return None
-    files = [each.get("filename") for each in _described(path / _STATE, "_data_files", dict)]
-    if not files or any(not isinstance(file, str) or "/" in file or not file.endswith(".arrow") for file in files):
-        raise UserError(
-            "not in the form that save_to_disk writes",
-            where=path / _STATE,
-            remedy=_AGAIN,
-        )
-    return [path / file for file in files]
+    names = [str(file.get("filename")) for file in _described(path / _STATE, "_data_files", dict)]
+    if not names or any("/" in name or not name.endswith(".arrow") for name in names):
+        raise UserError(_NOT_SAVED, where=path / _STATE, remedy=_AGAIN)
+    return [path / name for name in names]
 
 
 def _described(path: AnyPath, name: str, kind: type) -> list[Any]:
     """A list in a JSON file."""
     try:
         content = read_file(path) if isinstance(path, Path) else path.read_bytes()
-        found = parse_json(content)[name]
+        items = parse_json(content)[name]
     except (ValueError, LookupError, TypeError):
-        found = None
-    if not isinstance(found, list) or not all(isinstance(each, kind) for each in found):
-        raise UserError("not in the form that save_to_disk writes", where=path, remedy=_AGAIN)
-    return found
+        items = None
+    if not isinstance(items, list) or not all(isinstance(item, kind) for item in items):
+        raise UserError(_NOT_SAVED, where=path, remedy=_AGAIN)
+    return items

@@ -110,7 +110,8 @@ def read_configuration(file_of: Files) -> Configuration:
     for part in (model, model.get("text_config")):
         value = part.get("eos_token_id") if isinstance(part, dict) else None
         ids = value if isinstance(value, list) else [value]
-        ends += [(number, _FILES[2]) for number in ids if type(number) is int and 0 <= number < 1 << 31]
+        numbers = (number for number in ids if type(number) is int)
+        ends += [(number, _FILES[2]) for number in numbers if 0 <= number < 1 << 31]
     adds = tokenizer.get("add_bos_token")
     if adds is not None and not isinstance(adds, bool):
         problem = f"its add_bos_token is {adds!r}, neither true nor false"
@@ -168,7 +169,8 @@ def find_end(
             problem = f"no token {chosen!r} in this vocabulary"
             raise UserError(problem, where=name, remedy="give another --end-token")
         return chosen, "as --end-token says"
-    special = {entry.content for entry in backend.get_added_tokens_decoder().values() if entry.special}
+    added = backend.get_added_tokens_decoder().values()
+    special = {entry.content for entry in added if entry.special}
     turn = None
     for value, file in configuration.ends:
         token = backend.id_to_token(value) if isinstance(value, int) else value

@@ -7,6 +7,7 @@ counted.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from recallkit import config
@@ -140,10 +141,10 @@ class ArrowShard(TableShard):
             columns = self.columns(reader.schema.names)
             while (batch := self._next_batch(file, reader, start)) is not None:
                 self.share = file.tell() / file.size()
-                kept = batch.select(columns)
                 if start + batch.num_rows > first:
-                    kept.validate(full=True)  # offsets that lie would be followed out of the file
-                    yield start, kept
+                    selected = batch.select(columns)
+                    selected.validate(full=True)  # offsets that lie would lead out of the file
+                    yield start, selected
                 start += batch.num_rows
         if not start:
             raise self._empty()
@@ -170,25 +171,33 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:
     """
     import pyarrow as pa
 
-    columns = [(field.name, batch.column(place), _is_list_of_integers(field.type)) for place, field in enumerate(batch.schema)]
+    columns = []
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        read = _ids if _is_list_of_integers(field.type) else methodcaller("as_py")
+        columns.append((field.name, column, read))
     is_short = _row_bytes(batch) <= _MAX_ROW_BYTES
     for row in range(batch.num_rows):
         try:
             if not is_short and _row_bytes(batch.slice(row, 1)) > _MAX_ROW_BYTES:
                 yield too_long()[0]
             else:
-                yield {name: _ids(column[row]) if is_list else column[row].as_py() for name, column, is_list in columns}
+                yield {name: read(column[row]) for name, column, read in columns}
         except UnicodeDecodeError:
             yield "invalid UTF-8"
         except (ValueError, OverflowError, LookupError, pa.ArrowException) as error:
             if lacks_resources(error):
                 raise
-            yield f"a value that cannot be read ({next(iter(str(error).splitlines()), type(error).__name__)})"
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            yield f"a value that cannot be read ({reason})"
 
 
 def _row_bytes(batch: pa.RecordBatch) -> int:
     """Bytes of a row as Python has it; of several rows, those that one of them has at most."""
-    return sum(int(column.nbytes) if _is_list_of_integers(column.type) else _size_of(column) for column in batch.columns)
+    num_bytes = 0
+    for column in batch.columns:
+        is_list = _is_list_of_integers(column.type)
+        num_bytes += int(column.nbytes) if is_list else _size_of(column)
+    return num_bytes
 
 
 def _size_of(column: pa.Array) -> int:
@@ -201,16 +210,15 @@ def _size_of(column: pa.Array) -> int:
         values = column.dictionary if len(column) > 1 else column.dictionary_decode()
         return len(column) * _size_of(values)
     if pa.types.is_run_end_encoded(kind):
-        return len(column) * _size_of(
-            column.values.slice(column.find_physical_offset(), column.find_physical_length()),
-        )
+        first, number = column.find_physical_offset(), column.find_physical_length()
+        return len(column) * _size_of(column.values.slice(first, number))
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
-        return sum(value.as_buffer().size for value in column if value.is_valid)  # their buffers are those of all rows
+        # Their buffers are those of all rows.
+        return sum(value.as_buffer().size for value in column if value.is_valid)
     if (pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)) and len(column) > 1:
         # Its rows may be the same items: one row has at most all.
-        return _ITEM_BYTES * int(column.sizes.to_numpy(zero_copy_only=False).sum()) + _size_of(
-            column.values,
-        )
+        num_items = int(column.sizes.to_numpy(zero_copy_only=False).sum())
+        return _ITEM_BYTES * num_items + _size_of(column.values)
     if pa.types.is_union(kind) or not pa.types.is_nested(kind):
         return int(column.nbytes)
     return sum(_ITEM_BYTES * len(items) + _size_of(items) for items in _children(column))
@@ -231,15 +239,15 @@ def _children(column: pa.Array) -> list[pa.Array]:
 def _is_list_of_integers(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    return bool(is_list and pa.types.is_integer(kind.value_type))
+    list_types = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
+    return isinstance(kind, list_types) and bool(pa.types.is_integer(kind.value_type))
 
 
-def _ids(value: Any) -> Any:
-    """A list of integers as an array; None for a null, a list of None where values are missing."""
-    if not value.is_valid:
+def _ids(scalar: pa.Scalar) -> Any:
+    """A list of integers as an array; None for a null, [None] where values are missing."""
+    if not scalar.is_valid:
         return None
-    return [None] if value.values.null_count else value.values.to_numpy()
+    return [None] if scalar.values.null_count else scalar.values.to_numpy()
 
 
 @dataclass(eq=False)
@@ -262,7 +270,7 @@ class CsvShard(FileShard):
         try:
             lines = csv.reader(text, delimiter=self.delimiter, strict=True)
             names = next((cells for cells in lines if cells), [])
-            kept = [names.index(name) for name in self.columns(names)] if names else []
+            places = [names.index(name) for name in self.columns(names)] if names else []
             for row, cells in enumerate(cells for cells in lines if cells):
                 text.begin_row()
                 if row < first:
@@ -273,10 +281,10 @@ class CsvShard(FileShard):
                         f"{len(cells)} values under {len(names)} names",
                         "quote values that contain separators",
                     )
-                elif any(not _is_text(cells[place]) for place in kept):
+                elif any(not _is_text(cells[place]) for place in places):
                     on_bad(row, "invalid UTF-8", "save it as UTF-8")
                 else:
-                    yield row, {names[place]: cells[place] for place in kept}
+                    yield row, {names[place]: cells[place] for place in places}
         except csv.Error as error:
             raise UserError(
                 f"not CSV ({error})",

@@ -188,11 +188,11 @@ class TokenFileShard(FileShard):
         if not isinstance(path, Path):
             problem = "token files are mapped into memory"
             raise UserError(problem, where=self.name, remedy="copy it here")
-        return self._asked(lambda _: layout_of(path, self.name, self.dtype, known))
+        return self._read(lambda _: layout_of(path, self.name, self.dtype, known))
 
     def _mapped(self, layout: Layout) -> np.ndarray:
         """All ids, mapped."""
         if not layout.length:
             raise self._empty()
         dtype, start, length, _ = layout
-        return self._asked(lambda path: np.memmap(str(path), dtype, "r", start, length))
+        return self._read(lambda path: np.memmap(str(path), dtype, "r", start, length))

@@ -125,7 +125,8 @@ def _declared(file: _File) -> Layout | None:
     number, first = struct.unpack("<2i", file.head[:8].ljust(8, b"\0"))
     if file.size >= first == 4 * (number + 2):
         remedy = "read it with litdata, and write its rows as `input_ids` to Parquet or JSON Lines"
-        raise UserError("a chunk of litdata, which is not read here", where=file.name, remedy=remedy)
+        problem = "a chunk of litdata, which is not read here"
+        raise UserError(problem, where=file.name, remedy=remedy)
     return None
 
 
@@ -202,7 +203,7 @@ def _of_megatron(file: _File, path: Path) -> Layout:
 
 
 def _flat(file: _File, dtype: str | None, vocabulary: Vocabulary) -> Layout:
-    """A file without a header, of the only type that its ids can have; of several, the named one."""
+    """A file without a header, of the only type that its ids fit; of several, the named one."""
     is_text = len(file.head) == _LIT_GPT.size and not file.head.translate(None, _TEXT)
     if is_text and vocabulary.size > 256:  # where bytes are ids, text is a file of ids, too
         remedy = "name it as text: .txt, .jsonl ..."

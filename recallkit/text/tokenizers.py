@@ -4,6 +4,7 @@ without loss."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import re
@@ -111,11 +112,7 @@ class TextTokenizer:
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Flat ids (uint32) and offsets (int64, one more than texts), by the reference
         implementation."""
-        given = list(texts)
-        encodings = self._limited(
-            lambda: self.backend.encode_batch_fast(given, add_special_tokens=False),
-            sum(map(len, given)),
-        )
+        encodings = self._encoded(self.backend.encode_batch_fast, texts)
         lengths = np.fromiter((len(e) for e in encodings), dtype=np.int64, count=len(encodings))
         offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
         ids = np.empty(int(offsets[-1]), dtype=np.uint32)
@@ -130,14 +127,18 @@ class TextTokenizer:
         These are the offsets that `tokenizers` tracks through normalisation: at whole characters,
         never decreasing.
         """
-        given, backend = list(texts), self._tracking_backend
-        encodings = self._limited(
-            lambda: backend.encode_batch(given, add_special_tokens=False),
-            sum(map(len, given)),
-        )
-        return [
-            (np.array(e.ids, np.uint32), _stops_in_bytes(t, [stop for _, stop in e.offsets])) for t, e in zip(texts, encodings, strict=True)
-        ]
+        encodings = self._encoded(self._tracking_backend.encode_batch, texts)
+        encoded = []
+        for text, encoding in zip(texts, encodings, strict=True):
+            stops = [stop for _, stop in encoding.offsets]
+            encoded.append((np.array(encoding.ids, np.uint32), _stops_in_bytes(text, stops)))
+        return encoded
+
+    def _encoded(self, encode_batch: Callable[..., Any], texts: Sequence[str]) -> list[Any]:
+        """The encodings of texts without special tokens, by a method of the library."""
+        copied = list(texts)
+        call = functools.partial(encode_batch, copied, add_special_tokens=False)
+        return list(self._limited(call, sum(map(len, copied))))
 
     @cached_property
     def _tracking_backend(self) -> tokenizers.Tokenizer:
@@ -169,7 +170,8 @@ class TextTokenizer:
     def token_bytes(self) -> list[bytes] | None:
         """The bytes of every id if pieces have bytes of their own (vocabulary.piece_bytes), else
         None."""
-        added = {index: token.content for index, token in self.backend.get_added_tokens_decoder().items()}
+        tokens = self.backend.get_added_tokens_decoder()
+        added = {index: token.content for index, token in tokens.items()}
         return piece_bytes(
             self._small_settings,
             self.backend.get_vocab(with_added_tokens=False),
@@ -256,42 +258,38 @@ class TextTokenizer:
     def stop_ids(self) -> frozenset[int]:
         """Ids that end a generated text: end tokens that are not text themselves."""
         added = self.backend.get_added_tokens_decoder()
-        stops = {index for index, token in added.items() if token.special and ends_text(token.content)}
+        special = {index: token.content for index, token in added.items() if token.special}
+        stops = {index for index, content in special.items() if ends_text(content)}
         return frozenset(stops if self.ends_with_text() else {*stops, self.end_token_id})
 
     def generated_text(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of generated ids, decoded as other evaluations do; without special tokens unless
         `special`."""
-        given = list(ids)
-        text: str = self._limited(
-            lambda: self.backend.decode(given, skip_special_tokens=not special),
-            len(given),
-        )
-        return text
+        copied = list(ids)
+        call = functools.partial(self.backend.decode, copied, skip_special_tokens=not special)
+        return str(self._limited(call, len(copied)))
 
     def decode(self, sequences: Sequence[np.ndarray]) -> list[str]:
         """Text of each id array; bytes of a character that is cut at an end of a sequence become
         U+FFFD."""
         if self.piece_table is None or not is_byte_level(self._small_settings):
-            given = [sequence.tolist() for sequence in sequences]
-            return list(
-                self._limited(
-                    lambda: self.backend.decode_batch(given, skip_special_tokens=False),
-                    sum(map(len, given)),
-                )
-            )
+            lists = [sequence.tolist() for sequence in sequences]
+            decode = self.backend.decode_batch
+            call = functools.partial(decode, lists, skip_special_tokens=False)
+            return list(self._limited(call, sum(map(len, lists))))
         if not sequences:
             return []
-        whole, bounds = self.piece_table.join(np.concatenate(sequences))
-        at = bounds[np.cumsum([0, *map(len, sequences)])]
-        return [str(whole[start:stop], "utf-8", "replace") for start, stop in itertools.pairwise(at)]
+        joined, bounds = self.piece_table.join(np.concatenate(sequences))
+        ends = itertools.pairwise(bounds[np.cumsum([0, *map(len, sequences)])])
+        return [str(joined[start:stop], "utf-8", "replace") for start, stop in ends]
 
     def _limited(self, call: Callable[[], Any], size: int) -> Any:
         """The value of `call`, which processes `size` characters or ids."""
         try:
             return limited(call, size, self.name)
         except Exception as error:
-            if type(error) is not Exception:  # what `tokenizers` reports, for example an unknown token that is not in the vocabulary
+            # `tokenizers` reports so that, for example, its unknown token is not in the vocabulary.
+            if type(error) is not Exception:
                 raise
             raise fails(
                 error,
@@ -397,9 +395,8 @@ def load_tokenizer(spec: str | None, *, end_token: str | None = None) -> TextTok
     local = "give a tokenizer.json or a model directory with --tokenizer"
     backend = _read_tokenizer_file(hub_file(spec, TOKENIZER_FILE, local=local))
     if hub_file_if_any(spec, TOKENIZER_CONFIG) is None:
-        console.note(
-            f"{spec}: its {TOKENIZER_CONFIG} is not available, so the token that begins its texts is unknown (bos=TOKEN names it)",
-        )
+        unknown = "the token that begins its texts is unknown (bos=TOKEN names it)"
+        console.note(f"{spec}: its {TOKENIZER_CONFIG} is not available, so {unknown}")
     configuration = read_configuration(lambda name: hub_file_if_any(spec, name))
     return TextTokenizer(backend, spec, end_token=end_token, configuration=configuration)
 
@@ -504,11 +501,13 @@ def _check(backend: tokenizers.Tokenizer, name: str, vocab_size: int) -> None:
         growth *= 1 if part is None else longest_growth(json.loads(part.__getstate__()))
     dropout = getattr(backend.model, "dropout", None)
     if vocab_size > config.MAX_VOCABULARY:
-        problem = f"ids up to {vocab_size - 1:,}, more than the {config.MAX_VOCABULARY:,} entries that a vocabulary may have"
+        most = f"the {config.MAX_VOCABULARY:,} entries that a vocabulary may have"
+        problem = f"ids up to {vocab_size - 1:,}, more than {most}"
     elif growth > config.MAX_GROWTH:
         problem = f"its replacements can make a text {growth:,} times as long"
     elif dropout:
-        problem = f"drops merges at random (dropout {dropout:g}), so a text has different ids each time"
+        drops = f"drops merges at random (dropout {dropout:g})"
+        problem = f"{drops}, so a text has different ids each time"
         other = "set dropout to null in its tokenizer.json"
     elif backend.post_processor is not None and not gives_text_once(
         json.loads(backend.post_processor.__getstate__()),
@@ -546,7 +545,9 @@ def _load_by_transformers(path: Path, end_token: str | None) -> TextTokenizer:
     adds_begin = True if getattr(loaded, "add_bos_token", None) is True else None
     ends = () if loaded.eos_token is None else ((loaded.eos_token, path.name),)
     beside = read_configuration(files_in(path)) if path.is_dir() else NOTHING_SAID
-    model_type = _gguf_architecture(path) if path.is_file() and loaded.bos_token == BEGIN_OF_GEMMA else beside.model_type
+    model_type = beside.model_type
+    if path.is_file() and loaded.bos_token == BEGIN_OF_GEMMA:
+        model_type = _gguf_architecture(path)
     configuration = Configuration(
         loaded.bos_token,
         adds_begin,
@@ -571,10 +572,16 @@ def _digest_settings(settings: Mapping[str, Any]) -> str:
     """
     model = settings["model"]
     deciding = {name: value for name, value in settings.items() if name not in _DECIDE_NO_ID}
-    options = {name: value for name, value in model.items() if name not in _DIGESTED_APART and not _is_unset(name, value)}
+    chosen = {name: value for name, value in model.items() if not _is_unset(name, value)}
+    options = {name: value for name, value in chosen.items() if name not in _DIGESTED_APART}
     merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges", [])]
-    made = {**deciding, "type": model.get("type"), "vocab": model.get("vocab"), "merges": merges}
-    return digest_json({**made, "options": options} if options else made)
+    identity = {
+        **deciding,
+        "type": model.get("type"),
+        "vocab": model.get("vocab"),
+        "merges": merges,
+    }
+    return digest_json({**identity, "options": options} if options else identity)
 
 
 def _is_unset(name: str, value: Any) -> bool:
@@ -585,7 +592,9 @@ def _stops_in_bytes(text: str, stops: list[int]) -> np.ndarray:
     """Offsets in characters of `text` as offsets in its UTF-8, int64; made non-decreasing by the
     running maximum."""
     code_points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-    widths = 1 + (code_points >= 0x80) + (code_points >= 0x800) + (code_points >= 0x10000).astype(np.int64)
+    widths = np.ones(len(code_points), np.int64)
+    for first_longer in (0x80, 0x800, 0x10000):  # of UTF-8's sequences of 2, 3 and 4 bytes
+        widths += code_points >= first_longer
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(widths)])
     in_bytes: np.ndarray = np.maximum.accumulate(before[np.array(stops, np.int64)])
     return in_bytes

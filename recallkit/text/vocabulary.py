@@ -67,7 +67,8 @@ def piece_bytes(
     `<0xNN>` for single bytes. An id without a piece has no bytes.
     """
     if is_byte_level(settings):
-        to_bytes = dict.fromkeys(range(256), _NO_BYTE) | {ord(character): byte for character, byte in byte_level_alphabet().items()}
+        to_bytes: dict[int, Any] = dict.fromkeys(range(256), _NO_BYTE)
+        to_bytes |= {ord(character): byte for character, byte in byte_level_alphabet().items()}
 
         def read(piece: str) -> bytes:
             try:
@@ -75,14 +76,17 @@ def piece_bytes(
             except UnicodeEncodeError:
                 return piece.encode()
 
-        found = {index: read(piece) for piece, index in vocab.items()} | {index: text.encode() for index, text in added.items()}
+        by_index = {index: read(piece) for piece, index in vocab.items()}
+        by_index |= {index: text.encode() for index, text in added.items()}
     elif _writes_spaces_as_pieces(settings):
         has_bytes = _has_byte_pieces(settings)
         pieces = {index: piece for piece, index in vocab.items()} | dict(added)
-        found = {index: _sentencepiece_bytes(piece, has_bytes=has_bytes) for index, piece in pieces.items()}
+        by_index = {}
+        for index, piece in pieces.items():
+            by_index[index] = _sentencepiece_bytes(piece, has_bytes=has_bytes)
     else:
         return None
-    return [found.get(index, b"") for index in range(max(found, default=-1) + 1)]
+    return [by_index.get(index, b"") for index in range(max(by_index, default=-1) + 1)]
 
 
 def _sentencepiece_bytes(piece: str, *, has_bytes: bool) -> bytes:
@@ -92,16 +96,19 @@ def _sentencepiece_bytes(piece: str, *, has_bytes: bool) -> bytes:
 
 def _writes_spaces_as_pieces(settings: Mapping[str, Any]) -> bool:
     """Whether the decoder turns "▁" into a space."""
-    return any(
-        (part["type"] == "Metaspace" and part.get("replacement") == SPACE_PIECE)
-        or (part["type"] == "Replace" and part.get("pattern") == {"String": SPACE_PIECE} and part.get("content") == " ")
-        for part in _parts(settings.get("decoder"), "decoders")
-    )
+    for part in _parts(settings.get("decoder"), "decoders"):
+        replaced, content = part.get("pattern"), part.get("content")
+        is_replaced = replaced == {"String": SPACE_PIECE} and content == " "
+        if part["type"] == "Replace" and is_replaced:
+            return True
+        if part["type"] == "Metaspace" and part.get("replacement") == SPACE_PIECE:
+            return True
+    return False
 
 
 def _has_byte_pieces(settings: Mapping[str, Any]) -> bool:
-    decodes = any(part["type"] == "ByteFallback" for part in _parts(settings.get("decoder"), "decoders"))
-    return decodes or bool(settings.get("model", {}).get("byte_fallback"))
+    types = {part["type"] for part in _parts(settings.get("decoder"), "decoders")}
+    return "ByteFallback" in types or bool(settings.get("model", {}).get("byte_fallback"))
 
 
 def _parts(setting: Mapping[str, Any] | None, name: str) -> Iterator[Mapping[str, Any]]:
@@ -115,7 +122,7 @@ def _parts(setting: Mapping[str, Any] | None, name: str) -> Iterator[Mapping[str
 
 
 def longest_growth(setting: Mapping[str, Any]) -> int:
-    """The largest factor by which the replacements of a normaliser or decoder can lengthen a text."""
+    """The largest factor by which replacements of a normaliser or decoder can lengthen a text."""
     growth = 1
     for part in (*_parts(setting, "normalizers" if "normalizers" in setting else "decoders"),):
         added = part.get("content") if part["type"] == "Replace" else part.get("prepend")
@@ -124,9 +131,16 @@ def longest_growth(setting: Mapping[str, Any]) -> int:
 
 
 def gives_text_once(post_processor: Mapping[str, Any]) -> bool:
-    """Whether a post-processor leaves the ids of a single text as they are, special tokens aside."""
-    templates = [part["single"] for part in _parts(post_processor, "processors") if part["type"] == "TemplateProcessing"]
-    return all(sum("Sequence" in piece for piece in template) == 1 for template in templates)
+    """Whether a post-processor leaves the ids of a single text as they are.
+
+    Special tokens are not of the text.
+    """
+    for part in _parts(post_processor, "processors"):
+        if part["type"] == "TemplateProcessing":
+            times = sum("Sequence" in piece for piece in part["single"])
+            if times != 1:
+                return False
+    return True
 
 
 def without_first_space(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,8 +159,8 @@ def _without_prepend(normalizer: Any) -> Any:
     if normalizer is None or normalizer["type"] == "Prepend":
         return None
     if normalizer["type"] == "Sequence":
-        kept = [_without_prepend(part) for part in normalizer["normalizers"]]
-        return {**normalizer, "normalizers": [part for part in kept if part is not None]}
+        parts = map(_without_prepend, normalizer["normalizers"])
+        return {**normalizer, "normalizers": [part for part in parts if part is not None]}
     return normalizer
 
 
@@ -202,7 +216,8 @@ class PieceTable:
         if not len(ids):
             return memoryview(b""), np.zeros(1, np.int64)
         _, bounds, joined = self._pieces.take(pa.array(ids)).buffers()
-        return memoryview(b"" if joined is None else joined), np.frombuffer(bounds, np.int64)[: len(ids) + 1]
+        content = memoryview(b"" if joined is None else joined)
+        return content, np.frombuffer(bounds, np.int64)[: len(ids) + 1]
 
 
 class DocumentText:
@@ -224,7 +239,9 @@ class DocumentText:
             [b"" if index == end_symbol else piece for index, piece in enumerate(pieces)],
         )
         self._end_symbol = end_symbol
-        self._begins_with_space = np.array([piece.startswith(b" ") for piece in pieces]) if adds_space else None
+        self._begins_with_space = None
+        if adds_space:
+            self._begins_with_space = np.array([piece.startswith(b" ") for piece in pieces])
 
     def is_end(self, ids: np.ndarray) -> np.ndarray:
         """Which of `ids` are end tokens that are not text."""

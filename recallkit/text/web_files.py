@@ -73,7 +73,8 @@ class WebFiles(AbstractFileSystem):  # type: ignore[misc]
         try:
             return file.part(facts, range(start or 0, stop))
         except NoPartsError as error:
-            problem = "the server gives neither tag, date nor parts of it, so a change would go unnoticed"
+            problem = "the server gives neither tag, date nor parts of it"
+            problem = f"{problem}, so a change would go unnoticed"
             raise UserError(problem, where=redacted(path), remedy=DOWNLOAD) from error
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:

@@ -130,7 +130,7 @@ class WebFile:
         return facts
 
     def part(self, known: Facts, part: range) -> bytes:
-        """Some bytes of the file that `known` describes. Raises NoPartsError if there are no parts."""
+        """Some bytes of the file that `known` describes; NoPartsError where all are sent."""
 
         def read() -> bytes:
             with self._answer("GET", part, known) as answer:
@@ -166,7 +166,7 @@ class WebFile:
     # ------------------------------------------------------------------------------------ one try
 
     def _tried(self, exchange: Callable[[], Answer]) -> Answer:
-        """The value of an exchange with the server, after several tries where a failure may pass."""
+        """The value of an exchange with the server, tried again where a failure may pass."""
         tries = Tries(self.where)
         while True:
             try:
@@ -293,12 +293,13 @@ class WebFile:
         is_safer = here[1] == there[1] and (here[0], there[0]) == ("http", "https")
         if there != here and not is_safer:
             problem = f"it redirects to another host ({there[0]}://{there[1]})"
-            remedy = "give the URL that it leads to, hf://datasets/... for files of the hub, or download it"
+            of_hub = "hf://datasets/... for files of the hub"
+            remedy = f"give the URL that it leads to, {of_hub}, or download it"
             raise self._refusal(problem, remedy)
         return target
 
     def _within(self, call: Callable[[Any], Any], argument: Any) -> Any:
-        """The value of a call that waits for the server. Raises TimeoutError if it takes too long."""
+        """The value of a call that waits for the server; TimeoutError if it takes too long."""
         waiting = functools.partial(call, argument)
         try:
             return call_within(SECONDS, waiting, computes=False, on_wait=self._note_waiting)
@@ -318,7 +319,8 @@ class WebFile:
 
 def _failure(error: urllib.error.HTTPError) -> OSError:
     """The error of a status that is none of success."""
-    problem = f"it answers {error.code} ({http.client.responses.get(error.code, 'no known status')})"
+    words = http.client.responses.get(error.code, "no known status")
+    problem = f"it answers {error.code} ({words})"
     if error.code in TRANSIENT:
         seconds = _number(error.headers.get("Retry-After")) or 0.0
         return _PassingError(problem, min(_LONGEST_WAIT, seconds))

@@ -118,7 +118,7 @@ def train_text(
                         "tokenizer": text.tokenizer and str(text.tokenizer),
                         "checkpoint_every": every,
                     },
-                    "names": opened.names(),
+                    "names": opened.facts()["names"],
                     "parameters": run.trainer.model.num_parameters(),
                     "num_steps": run.num_steps,
                     "tokens": run.tokens(run.num_steps),
