@@ -7,8 +7,8 @@ which take twice as long.
 
 from __future__ import annotations
 
+import functools
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -44,12 +44,9 @@ def count_bigrams(
     (an empty document repeats one).
     """
     bounds = [*range(1, ids.size, _SORTED_TOKENS), ids.size]
+    count = functools.partial(_sorted_run, ids, segment_starts)
     with ThreadPoolExecutor(num_threads) as pool:
-        return merge_runs(
-            list(
-                pool.map(lambda piece: _sorted_run(ids, segment_starts, *piece), pairwise(bounds)),
-            ),
-        )
+        return merge_runs(list(pool.map(count, bounds[:-1], bounds[1:])))
 
 
 def _sorted_run(ids: np.ndarray, segment_starts: np.ndarray, first: int, last: int) -> BigramRun:
@@ -64,9 +61,10 @@ def _sorted_run(ids: np.ndarray, segment_starts: np.ndarray, first: int, last: i
     keys.sort()
     changes = np.flatnonzero(keys[1:] != keys[:-1]) + 1
     begins = np.concatenate([np.zeros(min(1, keys.size), np.int64), changes])
-    found = keys[begins].astype(np.uint64)
-    found = found >> half << np.uint64(32) | found & np.uint64(2 ** int(half) - 1)
-    return BigramRun(found, np.diff(begins, append=keys.size).astype(np.uint64))
+    # Of 16 bits each, first << 16 | second becomes first << 32 | second.
+    distinct = keys[begins].astype(np.uint64)
+    distinct = distinct >> half << np.uint64(32) | distinct & np.uint64(2 ** int(half) - 1)
+    return BigramRun(distinct, np.diff(begins, append=keys.size).astype(np.uint64))
 
 
 def merge_runs(runs: Sequence[BigramRun]) -> BigramRun:

@@ -16,6 +16,7 @@ recognised as of the same kind (`unseen`).
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections import Counter
@@ -190,9 +191,13 @@ def counting_state(journal: Journal) -> CountingState | None:
     """The position of the journal's last commit; None if there is none, or if one of its runs is
     missing or truncated."""
     saved = journal.state.get("stream")
-    runs = journal.state.get("runs", {})
-    are_whole = all(RunFiles(journal.folder, kind).is_whole(SavedRun(**run)) for kind in runs for run in runs[kind])
-    return CountingState.from_json(saved) if saved and are_whole else None
+    if not saved:
+        return None
+    for kind, runs in journal.state["runs"].items():
+        files = RunFiles(journal.folder, kind)
+        if not all(files.is_whole(SavedRun(**run)) for run in runs):
+            return None
+    return CountingState.from_json(saved)
 
 
 def count_shard_range(
@@ -225,7 +230,10 @@ class Counters:
         from recallkit.counting.hash_kernels import HashSampler
 
         self.counting, self.chunk_tokens, self.num_threads = counting, chunk_tokens, num_threads
-        self._samplers = {kind: HashSampler(counting.length(kind), counting.num_hashes) for kind in counting.kinds() if kind in HASHES}
+        self._samplers = {}
+        for kind in counting.kinds():
+            if kind in HASHES:
+                self._samplers[kind] = HashSampler(HASHES[kind], counting.num_hashes)
 
     def restart(self) -> None:
         """Forgets what was learnt from the range before."""
@@ -269,7 +277,7 @@ class _Chunk:
 
 
 class _Runs:
-    """The sorted runs of one kind within a range, kept few by merging neighbours of similar size."""
+    """The sorted runs of one kind within a range, few because similar neighbours are merged."""
 
     def __init__(self, folder: Path, kind: str, saved: Sequence[dict[str, Any]]) -> None:
         self.files = RunFiles(folder, kind)
@@ -304,21 +312,19 @@ class _ShardRangeCounter:
     """The state of `count_shard_range` between batches."""
 
     def __init__(self, journal: Journal, counters: Counters, limit: int | None) -> None:
-        self.journal, self.counters, self.counting, self.limit = (
-            journal,
-            counters,
-            counters.counting,
-            limit,
-        )
+        self.journal, self.counters, self.limit = journal, counters, limit
+        self.counting = counting = counters.counting
         counters.restart()
-        counting = counters.counting
-        found = counting_state(journal)
-        self.state, saved = (CountingState(), {}) if found is None else (found, journal.state)
-        self.runs = {kind: _Runs(journal.folder, kind, saved.get("runs", {}).get(kind, [])) for kind in counting.kinds()}
-        known = np.array(saved.get("unigrams", "").split(), np.uint64)
-        self.unigrams = np.concatenate(
-            [known, np.zeros(max(0, counting.vocab_size - len(known)), np.uint64)],
-        )
+        state = counting_state(journal)
+        saved = {} if state is None else journal.state
+        self.state = state or CountingState()
+        runs = saved.get("runs", {})
+        self.runs = {}
+        for kind in counting.kinds():
+            self.runs[kind] = _Runs(journal.folder, kind, runs.get(kind, []))
+        unigrams = np.array(saved.get("unigrams", "").split(), np.uint64)
+        more = np.zeros(max(0, counting.vocab_size - len(unigrams)), np.uint64)
+        self.unigrams = np.concatenate([unigrams, more])
         self.chunk: _Chunk | None = None
         self.committed_at = time.monotonic()
 
@@ -336,29 +342,31 @@ class _ShardRangeCounter:
         if self.limit is not None:
             ids = ids[: self.limit - self.state.num_tokens]
             starts = starts[starts < len(ids)]
-        is_full = self.chunk is not None and self.chunk.length - self.chunk.num_context + len(ids) > self.counters.chunk_tokens
+        waiting = 0 if self.chunk is None else self.chunk.length - self.chunk.num_context
+        is_full = waiting > 0 and waiting + len(ids) > self.counters.chunk_tokens
         if is_full or time.monotonic() - self.committed_at > SECONDS_PER_CHUNK:
             self._commit()
         if self.chunk is None:
             self.chunk = _Chunk(self.state.tail, ids.dtype)
         self.chunk.append(ids, starts if self.counting.boundary == "document" else starts[:0])
-        last, overlap = encoded.positions[-1], self.counting.overlap
+        last, overlap, state = encoded.positions[-1], self.counting.overlap, self.state
+        end = ids[max(0, len(ids) - overlap) :].tolist()
+        has_sample = self.counting.only is None
         self.state = CountingState(
             position=Position(last.shard, last.record + 1),
-            num_tokens=self.state.num_tokens + len(ids),
-            num_documents=self.state.num_documents + len(starts),
-            head=(*self.state.head, *ids[:overlap].tolist())[:overlap],
-            tail=last_ids((*self.state.tail, *ids[max(0, len(ids) - overlap) :].tolist()), overlap),
-            sample=with_documents(self.state.sample, ids, starts) if self.counting.only is None else (),
+            num_tokens=state.num_tokens + len(ids),
+            num_documents=state.num_documents + len(starts),
+            head=(*state.head, *ids[:overlap].tolist())[:overlap],
+            tail=last_ids((*state.tail, *end), overlap),
+            sample=with_documents(state.sample, ids, starts) if has_sample else (),
         )
 
     def _count_unigrams(self, ids: np.ndarray) -> None:
         self.unigrams.resize(max(len(self.unigrams), int(ids.max()) + 1), refcheck=False)
         for first in range(0, len(ids), _IDS_AT_ONCE):
-            self.unigrams += np.bincount(
-                ids[first : first + _IDS_AT_ONCE],
-                minlength=len(self.unigrams),
-            ).astype(np.uint64)
+            part = ids[first : first + _IDS_AT_ONCE]
+            counts = np.bincount(part, minlength=len(self.unigrams))
+            self.unigrams += counts.astype(np.uint64)
 
     def _commit(self) -> None:
         """Turns the chunk into runs and commits the position in the text."""
@@ -371,15 +379,13 @@ class _ShardRangeCounter:
             # Of the context as many ids as an n-gram of this kind begins in: the others were
             # counted with the chunk before.
             first = max(0, chunk.num_context - (self.counting.length(kind) - 1))
-            runs.add(
-                self.counters.count(kind, ids[first:], np.unique(np.maximum(starts - first, 0))),
-            )
+            segments = np.unique(np.maximum(starts - first, 0))
+            runs.add(self.counters.count(kind, ids[first:], segments))
         replaced = {kind: runs.merge_similar() for kind, runs in self.runs.items()}
-        saved = {kind: [asdict(run) for run in runs.runs] for kind, runs in self.runs.items()}
         self.journal.commit(
             {
                 "stream": _to_json(self.state),
-                "runs": saved,
+                "runs": {kind: list(map(asdict, runs.runs)) for kind, runs in self.runs.items()},
                 "unigrams": " ".join(map(str, self.unigrams.tolist())),
             }
         )
@@ -390,13 +396,16 @@ class _ShardRangeCounter:
     def _finish(self) -> CountedShardRange:
         """Merges the runs into one per kind, and writes the unigram counts as one more."""
         folder = self.journal.target.parent
-        runs = {kind: runs.finish(RunFiles(folder, kind), self.counters.num_threads) for kind, runs in self.runs.items()}
-        seen = np.flatnonzero(self.unigrams).astype(np.uint64)
-        tokens = RunFiles(folder, "tokens")
-        runs["tokens"] = tokens.add(tokens.kind.make(seen, self.unigrams[seen]))
+        finished = {}
+        for kind, runs in self.runs.items():
+            files = RunFiles(folder, kind)
+            finished[kind] = runs.finish(files, self.counters.num_threads)
+        tokens = np.flatnonzero(self.unigrams).astype(np.uint64)
+        files = RunFiles(folder, "tokens")
+        finished["tokens"] = files.add(files.kind.make(tokens, self.unigrams[tokens]))
         state = self.state
         return CountedShardRange(
-            runs,
+            finished,
             state.num_tokens,
             state.num_documents,
             state.head,
@@ -415,9 +424,11 @@ def keep_only(counted: BigramRun, needed: np.ndarray | None) -> BigramRun:
     """The rows of a run of bigrams whose key is in `needed` (sorted); all of them if it is None."""
     if needed is None:
         return counted
-    at = np.searchsorted(needed, counted.keys)
-    kept = needed[np.minimum(at, len(needed) - 1)] == counted.keys if len(needed) else np.zeros(len(counted.keys), bool)
-    return type(counted)(counted.keys[kept], counted.counts[kept])
+    is_needed = np.zeros(len(counted.keys), bool)
+    if len(needed):
+        at = np.searchsorted(needed, counted.keys)
+        is_needed = needed[np.minimum(at, len(needed) - 1)] == counted.keys
+    return type(counted)(counted.keys[is_needed], counted.counts[is_needed])
 
 
 # ----------------------------------------------------------------------------- all ranges of shards
@@ -462,14 +473,17 @@ def join_shard_ranges(
     for kind in (*counting.kinds(), "tokens"):
         files = RunFiles(folder, kind)
         runs = [files.load(shard_range.runs[kind]) for shard_range in shard_ranges]
-        if kind != "tokens":
-            spanning = spanning_ngrams(shard_ranges, counting.length(kind)) if counting.boundary == "pack" else []
+        if kind != "tokens" and counting.boundary == "pack":
+            spanning = spanning_ngrams(shard_ranges, counting.length(kind))
             runs.append(_as_run(spanning, kind, counting))
         runs = [run for run in runs if len(run[0])]
         if kind in HASHES:
             merged[kind] = smallest(cast("list[HashRun]", runs), counting.num_hashes)
+        elif len(runs) == 1:
+            merged[kind] = runs[0]
         else:
-            merged[kind] = runs[0] if len(runs) == 1 else files.load(files.merge(runs, num_threads=num_threads))
+            merged[kind] = files.load(files.merge(runs, num_threads=num_threads))
+    sample = itertools.chain.from_iterable(shard_range.sample for shard_range in shard_ranges)
     return CountedStream(
         merged["bigrams"],
         merged["tokens"].keys.astype(np.uint32),
@@ -478,10 +492,7 @@ def join_shard_ranges(
         sum(shard_range.num_documents for shard_range in shard_ranges),
         hashes={HASHES[kind]: merged[kind] for kind in counting.kinds() if kind in HASHES},
         num_hashes=counting.num_hashes,
-        unseen=unseen_elsewhere(
-            [document for shard_range in shard_ranges for document in shard_range.sample],
-            merged["bigrams"],
-        ),
+        unseen=unseen_elsewhere(sample, merged["bigrams"]),
     )
 
 
@@ -491,15 +502,15 @@ def spanning_ngrams(
 ) -> list[tuple[int, ...]]:
     """The n-grams of packed text that begin in one shard range and end in a later one, in the order
     of the text."""
-    found: list[tuple[int, ...]] = []
+    ngrams: list[tuple[int, ...]] = []
     tail: tuple[int, ...] = ()
     for shard_range in shard_ranges:
         ids = last_ids(tail, length - 1) + shard_range.head[: length - 1]
-        found += [ids[end - length : end] for end in range(length, len(ids) + 1)]
+        ngrams += [ids[end - length : end] for end in range(length, len(ids) + 1)]
         # A range shorter than an n-gram keeps all of its ids in `tail`, so that the range before it
         # is still within reach.
         tail = last_ids(tail + shard_range.tail, length - 1)
-    return found
+    return ngrams
 
 
 def _as_run(ngrams: Sequence[tuple[int, ...]], kind: str, counting: Counting) -> Any:
@@ -508,9 +519,8 @@ def _as_run(ngrams: Sequence[tuple[int, ...]], kind: str, counting: Counting) ->
     from recallkit.counting.ngram_hash import ngram_hash
 
     if kind in HASHES:
-        return kind_of(kind).make(
-            np.array(sorted({ngram_hash(ngram) for ngram in ngrams}), np.uint64),
-        )
+        hashes = sorted({ngram_hash(ngram) for ngram in ngrams})
+        return kind_of(kind).make(np.array(hashes, np.uint64))
     counted = Counter(ngrams)
     columns = np.array(sorted(counted), np.uint32).reshape(-1, counting.length(kind)).T
     counts = np.array([counted[tuple(row)] for row in columns.T.tolist()], np.uint64)
@@ -525,8 +535,8 @@ def needed_bigrams(sequences: Path) -> np.ndarray:
     for group in sequence_groups(sequences):
         ids, offsets = group_ids(group)
         keys = (ids[:-1].astype(np.uint64) << np.uint64(32)) | ids[1:]
-        inside = np.ones(len(keys), bool)
-        inside[offsets[1:-1] - 1] = False
-        found = np.sort(np.concatenate([needed, keys[inside]]))
-        needed = found[run_starts(found)]
+        is_inside = np.ones(len(keys), bool)
+        is_inside[offsets[1:-1] - 1] = False  # from the last id of a sequence to the next one's
+        ordered = np.sort(np.concatenate([needed, keys[is_inside]]))
+        needed = ordered[run_starts(ordered)]
     return needed

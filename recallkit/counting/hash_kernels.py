@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 _BLOCK = 1 << 15
 """n-grams hashed at a time: their numbers stay in the cache."""
-_COMPILED_FROM = 1 << 26
-"""Ids of a text beyond which loops save the half second that numba takes to be imported."""
 
 
 class HashRun(NamedTuple):
@@ -39,7 +37,6 @@ class HashSampler:
     def __init__(self, size: int, most: int) -> None:
         """n-grams of `size` ids, of whose hashes the `most` smallest are kept."""
         self.size, self.most = size, most
-        self._num_ids = 0
         self.restart()
 
     def restart(self) -> None:
@@ -54,42 +51,37 @@ class HashSampler:
         `ids` is (n,), unsigned, of at most 32 bits; `segment_starts` (s,) int64, ascending, the
         first 0: no n-gram extends across one.
         """
-        self._num_ids += len(ids)
         # Hashes are uniform: up to here there are `most`, and three quarters more for n-grams that
         # occur several times.
-        expected = min(self._largest, ALL * 7 * self.most // (4 * len(ids))) if len(ids) else self._largest
-        kept = self._smallest(ids, segment_starts, expected)
-        if len(kept) < self.most and expected < self._largest:
-            kept = self._smallest(ids, segment_starts, self._largest)
-        if len(kept) == self.most:
-            self._largest = int(kept[-1])
-        return HashRun(kept)
+        expected = min(self._largest, ALL * 7 * self.most // (4 * max(1, len(ids))))
+        hashes = self._smallest(ids, segment_starts, expected)
+        if len(hashes) < self.most and expected < self._largest:
+            hashes = self._smallest(ids, segment_starts, self._largest)
+        if len(hashes) == self.most:
+            self._largest = int(hashes[-1])
+        return HashRun(hashes)
 
     def _smallest(self, ids: np.ndarray, segment_starts: np.ndarray, largest: int) -> np.ndarray:
         """The smallest hashes up to `largest` of a chunk, at most `most`: whenever twice as many
         are found, larger ones are left out."""
-        small = small_hashes
-        if self._num_ids > _COMPILED_FROM:
-            from recallkit.counting.hash_loops import small_hashes as small
-        found, num_found = [np.empty(0, np.uint64)], 0
+        parts, number = [np.empty(0, np.uint64)], 0
         for first in range(0, len(ids), _BLOCK):
-            found.append(
-                small(ids, segment_starts, slice(first, first + _BLOCK), self.size, largest),
-            )
-            num_found += len(found[-1])
-            if num_found > 2 * self.most:
-                found = [_distinct(np.concatenate(found))[: self.most]]
-                num_found = len(found[0])
-                largest = int(found[0][-1]) if num_found == self.most else largest
-        return _distinct(np.concatenate(found))[: self.most]
+            block = slice(first, first + _BLOCK)
+            parts.append(small_hashes(ids, segment_starts, block, self.size, largest))
+            number += len(parts[-1])
+            if number > 2 * self.most:
+                parts = [_distinct(np.concatenate(parts))[: self.most]]
+                number = len(parts[0])
+                largest = int(parts[0][-1]) if number == self.most else largest
+        return _distinct(np.concatenate(parts))[: self.most]
 
 
 def _distinct(hashes: np.ndarray) -> np.ndarray:
     """The hashes in order, equal ones once: `np.unique` has a hash table, which takes ten times as
     long as sorting."""
     ordered = np.sort(hashes)
-    found: np.ndarray = ordered[run_starts(ordered)]
-    return found
+    distinct: np.ndarray = ordered[run_starts(ordered)]
+    return distinct
 
 
 def merge_hashes(runs: Iterable[HashRun]) -> HashRun:
@@ -99,8 +91,8 @@ def merge_hashes(runs: Iterable[HashRun]) -> HashRun:
 
 def smallest(runs: Iterable[HashRun], most: int) -> HashRun:
     """The `most` smallest distinct hashes of all runs, which may be memory-mapped."""
-    kept = np.empty(0, np.uint64)
+    sample = np.empty(0, np.uint64)
     for (hashes,) in runs:
-        end = np.searchsorted(hashes, kept[-1]) if len(kept) == most else len(hashes)
-        kept = _distinct(np.concatenate([kept, hashes[:end]]))[:most]
-    return HashRun(kept)
+        end = np.searchsorted(hashes, sample[-1]) if len(sample) == most else len(hashes)
+        sample = _distinct(np.concatenate([sample, hashes[:end]]))[:most]
+    return HashRun(sample)

@@ -53,10 +53,9 @@ _REMEDY = "check the name of the index; answers are kept, and the same command r
 _HALF = np.uint64(32)
 
 
-def index_named(given: object) -> str | None:
-    """`given` if it names an index, infini-gram:INDEX or infini-gram:URL#INDEX; None for anything
-    else."""
-    return given if isinstance(given, str) and given.startswith(PREFIX) else None
+def index_named(counts: object) -> str | None:
+    """What names an index, infini-gram:INDEX or infini-gram:URL#INDEX; None for anything else."""
+    return counts if isinstance(counts, str) and counts.startswith(PREFIX) else None
 
 
 class InfiniGram:
@@ -66,25 +65,18 @@ class InfiniGram:
     than `tokenizer`.
     """
 
-    def __init__(self, given: str, tokenizer: TextTokenizer) -> None:
-        """`given`: infini-gram:INDEX or infini-gram:URL#INDEX."""
-        from recallkit.text.json_server import (
-            JsonServer,
-        )  # which imports http and ssl, for an index alone
+    def __init__(self, name: str, tokenizer: TextTokenizer) -> None:
+        """`name`: infini-gram:INDEX or infini-gram:URL#INDEX."""
+        # It imports http and ssl, for an index alone.
+        from recallkit.text.json_server import JsonServer
 
-        url, _, index = given.removeprefix(PREFIX).rpartition("#")
-        if (
-            urlsplit(url).scheme not in ("", "http", "https")
-            or any(sign in url for sign in "@?")
-            or not re.fullmatch(r"[\w.-]{1,200}", index, re.ASCII)
-        ):
-            raise UserError(
-                "not an index",
-                where=given,
-                remedy="give infini-gram:INDEX, such as infini-gram:v4_rpj_llama_s4",
-            )
+        url, _, index = name.removeprefix(PREFIX).rpartition("#")
+        is_url = urlsplit(url).scheme in ("", "http", "https") and not {"@", "?"} & {*url}
+        if not is_url or not re.fullmatch(r"[\w.-]{1,200}", index, re.ASCII):
+            remedy = "give infini-gram:INDEX, such as infini-gram:v4_rpj_llama_s4"
+            raise UserError("not an index", where=name, remedy=remedy)
         self._index, self._url, self._tokenizer = index, (url or _PUBLIC).rstrip("/"), tokenizer
-        self._server = JsonServer(self._url, given, _REMEDY, has_key=False)
+        self._server = JsonServer(self._url, name, _REMEDY, has_key=False)
         self._pace = _Pace(_PER_SECOND if self._url == _PUBLIC else float("inf"))
         self.num_tokens = 1 << 62
         self.num_tokens = self._ask(query="")[0]
@@ -104,14 +96,11 @@ class InfiniGram:
         target = config.home() / "counts" / f"{artifacts.digest_json(options)}.duckdb"
         if target.exists():
             return target
-        counts = self._all_counts(
-            keys,
-            config.home() / "infini-gram" / f"{artifacts.digest_json(identity)}.duckdb",
-        )
+        answers = config.home() / "infini-gram" / f"{artifacts.digest_json(identity)}.duckdb"
+        counts = self._all_counts(keys, answers)
         none = np.empty(0, np.uint32)
-        from recallkit.counting.bigram_kernels import (
-            BigramRun,
-        )  # which imports numba, that `gap` does not need
+        # It imports numba, which `gap` does not need.
+        from recallkit.counting.bigram_kernels import BigramRun
 
         counted = CountedStream(
             BigramRun(keys, counts),
@@ -133,24 +122,19 @@ class InfiniGram:
         )
         return target
 
-    def _all_counts(self, keys: np.ndarray, kept: Path) -> np.ndarray:
-        """The count of each bigram, uint64 (n,): those that `kept` has, and of the others what the
-        server answers."""
-        with _answers(kept) as connection:
+    def _all_counts(self, keys: np.ndarray, answers: Path) -> np.ndarray:
+        """The count of each bigram, uint64 (n,): those that `answers` has, and of the others what
+        the server answers."""
+        with _answers(answers) as connection:
             rows = connection.execute(db.query("counts/select_bigrams")).fetchnumpy()
-            known = dict(
-                zip(
-                    np.asarray(rows["key"]).tolist(),
-                    np.asarray(rows["count"]).tolist(),
-                    strict=True,
-                )
-            )
+            pairs = (np.asarray(rows[name]).tolist() for name in ("key", "count"))
+            known = dict(zip(*pairs, strict=True))
             missing = [key for key in keys.tolist() if key not in known]
             if missing:
-                about = "" if self._pace.seconds == 0 else f", {duration(len(missing) * self._pace.seconds)} or more"
-                console.note(
-                    f"querying {self._url} for {len(missing):,} of {len(keys):,} bigrams{about}; answers are kept",
-                )
+                bigrams = f"{len(missing):,} of {len(keys):,} bigrams"
+                if self._pace.seconds:
+                    bigrams += f", {duration(len(missing) * self._pace.seconds)} or more"
+                console.note(f"querying {self._url} for {bigrams}; answers are kept")
             with progress(
                 "querying counts",
                 total=len(keys),
@@ -160,9 +144,9 @@ class InfiniGram:
                 for start in range(0, len(missing), _CHUNK):
                     show(len(keys) - len(missing) + start)
                     chunk = missing[start : start + _CHUNK]
-                    found = [self._count(key) for key in chunk]
-                    _keep(connection, np.array(chunk, np.uint64), np.array(found, np.uint64))
-                    known.update(zip(chunk, found, strict=True))
+                    counts = [self._count(key) for key in chunk]
+                    _keep(connection, np.array(chunk, np.uint64), np.array(counts, np.uint64))
+                    known.update(zip(chunk, counts, strict=True))
         return np.array([known[key] for key in keys.tolist()], np.uint64)
 
     def _count(self, key: int) -> int:
@@ -179,20 +163,17 @@ class InfiniGram:
         Everything in an answer is checked here.
         """
         self._pace.wait()
-        answer = self._server.ask(
-            "",
-            {"index": self._index, "query_type": "count", **query},
-            _BYTES,
-        )
+        content = {"index": self._index, "query_type": "count", **query}
+        answer = self._server.ask("", content, _BYTES)
         if "error" in answer:
             raise self._server.refusal(f"it answers: {str(answer['error'])[:200]}")
         count, tokens = answer.get("count"), answer.get("token_ids")
-        if type(count) is not int or not 0 <= count <= self.num_tokens or answer.get("approx", False) is not False:
+        is_count = type(count) is int and 0 <= count <= self.num_tokens
+        if not is_count or answer.get("approx", False) is not False:
             raise self._server.refusal("its answer is not an exact count of its tokens")
         if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
-            raise self._server.refusal(
-                "its answer does not say which tokens it counted (token_ids)",
-            )
+            problem = "its answer does not say which tokens it counted (token_ids)"
+            raise self._server.refusal(problem)
         return count, tokens
 
     def _check_tokenizer(self, text: str) -> None:
@@ -201,12 +182,10 @@ class InfiniGram:
         _, theirs = self._ask(query=text)
         ids, offsets = self._tokenizer.encode([text, f" {text}"])
         if theirs not in [part.tolist() for part in np.split(ids, offsets[1:-1])]:
-            problem = f"its tokenizer is not {self._tokenizer.name}: it has {len(theirs)} other tokens for {text!r}"
-            raise UserError(
-                problem,
-                where=f"{PREFIX}{self._index}",
-                remedy="slice with the tokenizer of the index (--tokenizer)",
-            )
+            other = f"it has {len(theirs)} other tokens for {text!r}"
+            problem = f"its tokenizer is not {self._tokenizer.name}: {other}"
+            remedy = "slice with the tokenizer of the index (--tokenizer)"
+            raise UserError(problem, where=f"{PREFIX}{self._index}", remedy=remedy)
 
 
 class _Pace:

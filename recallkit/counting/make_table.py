@@ -11,7 +11,7 @@ import numpy as np
 
 from recallkit.config import SCHEMA_VERSION
 from recallkit.counting.bigrams import CountedStream
-from recallkit.counting.table import NGRAM_HASHES, counts_id
+from recallkit.counting.table import NGRAM_HASHES, counts_id, digest_hashes
 from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import artifacts, db
 from recallkit.storage.records import check_record
@@ -92,14 +92,11 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _describe_hashes(counted: CountedStream) -> dict[str, Any]:
-    runs = {str(size): run.hashes for size, run in counted.hashes.items()}
-    digest = artifacts.digest_json(
-        {size: artifacts.digest_arrays(hashes) for size, hashes in runs.items()},
-    )
+    by_size = {size: run.hashes for size, run in counted.hashes.items()}
     return {
         "most": counted.num_hashes,
-        "num": {size: len(hashes) for size, hashes in runs.items()},
-        "digest": digest,
+        "num": {str(size): len(hashes) for size, hashes in by_size.items()},
+        "digest": digest_hashes(by_size),
     }
 
 
@@ -197,7 +194,7 @@ def read_foreign_counts(path: Path) -> CountedStream:
 
 
 def export_counts(table: CountsTable, path: Path) -> None:
-    """Writes the bigrams of a counts table to Parquet (first, second, count), sorted, atomically."""
+    """Writes the bigrams of a counts table to Parquet (first, second, count), sorted."""
     import pyarrow as pa
 
     schema = pa.schema([("first", pa.uint32()), ("second", pa.uint32()), ("count", pa.uint64())])

@@ -19,7 +19,6 @@ from recallkit.declarations import File, path
 from recallkit.display.progress import progress
 from recallkit.errors import UserError, lacks_resources, redacted
 from recallkit.storage import artifacts, given_files
-from recallkit.storage.journal import Journal
 from recallkit.text.places import RemotePath, is_url
 
 if TYPE_CHECKING:
@@ -27,32 +26,30 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _CHUNK = 1 << 24
-"""Bytes between two commits."""
+"""Bytes read at a time."""
 _HUB, _KINDS = "hf://", ("datasets", "models", "spaces", "buckets")
-_AGAIN = "run the same command again: it resumes from here"
+_AGAIN = "run the same command again"
 
 
-def counts_here(given: File | None) -> Path | None:
-    """The counts table that is given, as a file here: one at a URL is downloaded.
+def counts_here(counts: File | None) -> Path | None:
+    """The counts table that a user names, as a file here: one at a URL is downloaded.
 
     Raises UserError as `downloaded_counts` does, and for an index.
     """
-    if index_named(given):
-        raise UserError(
-            "an index only counts the bigrams of a given text",
-            where="--counts",
-            remedy="name it with `slice`, or give a table",
-        )
-    return downloaded_counts(given) if isinstance(given, str) and is_url(given) else path(given)
+    if index_named(counts):
+        problem = "an index only counts the bigrams of a given text"
+        remedy = "name it with `slice`, or give a table"
+        raise UserError(problem, where="--counts", remedy=remedy)
+    if isinstance(counts, str) and is_url(counts):
+        return downloaded_counts(counts)
+    return path(counts)
 
 
 def downloaded_counts(url: str) -> Path:
-    """The counts table at a URL as a file here; `hf://OWNER/NAME/FILE` is of a data set of the hub,
-    `#ID` after it is the table's id.
+    """The counts table at a URL as a file in the cache folder, downloaded when it is first needed.
 
-    It is downloaded when it is first asked for, in the cache folder, and resumes where it was
-    interrupted. Raises UserError for what is not there, ends early, or is not a counts table, or
-    not the one of this id.
+    `hf://OWNER/NAME/FILE` is of a data set of the hub, `#ID` after it is the table's id. Raises
+    UserError for what is not there, ends early, is not a counts table, or not the one of this id.
     """
     address, _, wanted = url.partition("#")
     shown = redacted(address)
@@ -61,76 +58,47 @@ def downloaded_counts(url: str) -> Path:
     # A table of a known id may be signed again.
     identity = artifacts.digest_json([address.partition("?")[0] if wanted else address, wanted])
     target = config.home() / "counts" / f"{identity}.duckdb"
-    if target.exists():
-        return target
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs each retry, then raises
-    place = RemotePath(address)
-    with _in_one_line(address, shown):
-        size, digest = place.info().get("size"), place.digest()
-    if size is None:
-        raise UserError(
-            "the server does not say how long it is",
-            where=shown,
-            remedy="download it, and name the file",
-        )
-    with Journal(target, {"url": identity, "digest": digest}, force=True, patient=True) as journal:
-        if target.exists():  # another process made it meanwhile
-            journal.finish()
-            return target
-        part = journal.part(0)
-        _download(place, size, journal, part, shown)
-        try:
-            found = open_counts(part).meta["id"]
-        except UserError as error:
-            journal.finish()
-            raise UserError(
-                f"not a complete counts table ({error.problem})",
-                where=shown,
-                remedy="ask its owner",
-            ) from error
-        if wanted not in ("", found):
-            journal.finish()
-            raise UserError(
-                f"its id is {found}, not {wanted}",
-                where=shown,
-                remedy="the table was changed, or the id belongs to another one",
-            )
+    if not target.exists():
+        # Its logger reports each retry, then it raises.
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
         with artifacts.replacing(target) as temporary:
-            part.rename(temporary)
-        journal.finish()
+            _download(RemotePath(address), temporary, shown)
+            _check_table(temporary, wanted, shown)
     return target
 
 
-def _download(place: RemotePath, size: int, journal: Journal, part: Path, shown: str) -> None:
-    """The bytes of `place` that `part` does not have yet, each chunk committed."""
-    done = min(journal.state.get("bytes", 0), part.stat().st_size) if journal.resumed and part.exists() else 0
-    given_files.check_room(journal.folder, size - done, shown)
+def _check_table(table: Path, wanted: str, shown: str) -> None:
+    """Raises UserError for what is not a table, or not the one with the id that is `wanted`."""
+    try:
+        own = open_counts(table).meta["id"]
+    except UserError as error:
+        problem = f"not a complete counts table ({error.problem})"
+        raise UserError(problem, where=shown, remedy="ask its owner") from error
+    if wanted not in ("", own):
+        remedy = "the table was changed, or the id belongs to another one"
+        raise UserError(f"its id is {own}, not {wanted}", where=shown, remedy=remedy)
+
+
+def _download(place: RemotePath, target: Path, shown: str) -> None:
+    """Writes the file at a place to a file here."""
     with _in_one_line(place.url, shown):
         opened = place.open()
-    with (
-        opened as remote,
-        progress("downloading counts", total=size, unit="bytes") as show,
-        part.open("r+b" if done else "wb") as file,
-    ):
-        if getattr(remote, "size", size) != size:
-            raise UserError("it changed as its download began", where=shown, remedy=_AGAIN)
-        remote.seek(done)
-        journal.note_resumed(done, "bytes")
-        file.truncate(done)
-        file.seek(done)
+    size = getattr(opened, "size", None)
+    if size is None:
+        problem = "the server does not say how long it is"
+        raise UserError(problem, where=shown, remedy="download it, and name the file")
+    given_files.check_room(target.parent, size, shown)
+    showing = progress("downloading counts", total=size, unit="bytes")
+    with opened as remote, showing as show, target.open("wb") as file:
+        done = 0
         while done < size:
             show(done)
             with _in_one_line(place.url, shown):
                 chunk = remote.read(min(_CHUNK, size - done))
             if not chunk:
-                raise UserError(
-                    f"it ends after {done:,} of {size:,} bytes",
-                    where=shown,
-                    remedy=_AGAIN,
-                )
+                problem = f"it ends after {done:,} of {size:,} bytes"
+                raise UserError(problem, where=shown, remedy=_AGAIN)
             done += file.write(chunk)
-            file.flush()
-            journal.commit({"bytes": done})
 
 
 @contextlib.contextmanager
@@ -141,11 +109,8 @@ def _in_one_line(url: str, shown: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         problem = "no such file there, or it is private, or no server answers"
-        raise UserError(
-            problem,
-            where=shown,
-            remedy="check the URL; log in with `hf auth login`",
-        ) from error
+        remedy = "check the URL; log in with `hf auth login`"
+        raise UserError(problem, where=shown, remedy=remedy) from error
     except UserError as error:
         if error.where != url:
             raise

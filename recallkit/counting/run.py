@@ -57,18 +57,15 @@ def count(
     """
     opened = OpenText(text)
     sequences = only / "sequences.parquet" if only else None
-    identity = {
-        **opened.identity(),
-        "only": artifacts.read_manifest(sequences)["sequences_digest"] if sequences else None,
-    }
+    identity = {**opened.identity(), "only": None}
+    if sequences is not None:
+        identity["only"] = artifacts.read_manifest(sequences)["sequences_digest"]
     if options.hashes != config.NUM_HASHES:
         identity["hashes"] = options.hashes
-    if out.exists() and os.path.realpath(out) in (os.path.realpath(shard.name) for shard in opened.corpus.shards):
-        raise UserError(
-            "the output is one of the inputs",
-            where=out,
-            remedy="give another name with -o",
-        )
+    inputs = {os.path.realpath(shard.name) for shard in opened.corpus.shards}
+    if out.exists() and os.path.realpath(out) in inputs:
+        remedy = "give another name with -o"
+        raise UserError("the output is one of the inputs", where=out, remedy=remedy)
     result = counts_result(out, identity, force=force)
     if (meta := result.reused()) is not None:
         return meta
@@ -161,12 +158,12 @@ def count_text(
     from recallkit.parallel.processes import num_cores
 
     job = _job(opened, journal.parts, options, only)
-    shard_ranges = [range(*ends) for ends in journal.parts.settle("stretches", lambda: _plan(job.shards))]
+    plan = journal.parts.settle("stretches", lambda: _plan(job.shards))
+    shard_ranges = [range(*ends) for ends in plan]
     remove_orphans(journal.parts, job.counting.kinds())
     if options.workers > len(shard_ranges):
-        console.note(
-            f"{len(shard_ranges)} of {options.workers} workers have work: files are not split, and small ones are counted together",
-        )
+        reason = "files are not split, and small ones are counted together"
+        console.note(f"{len(shard_ranges)} of {options.workers} workers have work: {reason}")
     counted = _count_shard_ranges(job, shard_ranges, journal, options, timings)
     note_skipped(
         sum(s.num_skipped for s in counted),
@@ -191,7 +188,10 @@ def _job(
 
     tokenizer = opened.tokenizer
     pieces = _pieces(opened, parts)
-    shards = [piece for of_shard in pieces for piece in of_shard]
+    shards, digests = [], []
+    for digest, of_shard in zip(opened.digests, pieces, strict=True):
+        shards += of_shard
+        digests += [digest] * len(of_shard)
     counting = bigrams.Counting(
         tokenizer.end_token_id,
         tokenizer.vocab_size,
@@ -202,7 +202,7 @@ def _job(
     return CountingJob(
         opened.options,
         shards,
-        [digest for digest, of_shard in zip(opened.digests, pieces, strict=True) for _ in of_shard],
+        digests,
         tokenizer.digest,
         replace(parts, folder=parts.folder.resolve()),
         counting,
@@ -216,30 +216,27 @@ def _pieces(opened: OpenText, parts: Parts) -> list[Sequence[Shard]]:
     changed since."""
     shards = opened.corpus.shards
     pieces: list[Sequence[Shard]] = []
-    numbers = parts.settle(
-        "pieces",
-        lambda: [len(shard.pieces(bigrams.MAX_SHARD_RANGES)) for shard in shards],
-    )
+    most = bigrams.MAX_SHARD_RANGES
+    numbers = parts.settle("pieces", lambda: [len(shard.pieces(most)) for shard in shards])
     for shard, number in zip(shards, numbers, strict=True):
         pieces.append(shard.pieces(number))
         if len(pieces[-1]) != number:
             remedy = "begin again with --force, or name a fixed revision, or use local files"
-            raise UserError(
-                "has other files than when counting began",
-                where=shard.name,
-                remedy=remedy,
-            )
+            problem = "has other files than when counting began"
+            raise UserError(problem, where=shard.name, remedy=remedy)
     return pieces
 
 
 def _plan(shards: Sequence[Shard]) -> list[list[int]]:
-    return [[shard_range.start, shard_range.stop] for shard_range in bigrams.plan_shard_ranges([shard.size() for shard in shards])]
+    ranges = bigrams.plan_shard_ranges([shard.size() for shard in shards])
+    return [[shard_range.start, shard_range.stop] for shard_range in ranges]
 
 
 def remove_orphans(parts: Parts, kinds: Sequence[str]) -> None:
     """Removes runs in the folder of the parts that belong to no part: left by processes killed at
     the end of a range."""
-    done = [shard_range for number in parts.done() if (shard_range := CountedShardRange.load(parts.path(number))) is not None]
+    loaded = (CountedShardRange.load(parts.path(number)) for number in parts.done())
+    done = [shard_range for shard_range in loaded if shard_range is not None]
     for kind in (*kinds, "tokens"):
         RunFiles(parts.folder, kind).remove_others([shard_range.runs[kind] for shard_range in done])
 
@@ -283,8 +280,11 @@ def _bytes_read(job: CountingJob, shard_ranges: Sequence[range]) -> tuple[int, i
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
         return 0, None
-    there = (number for number in range(len(shard_ranges)) if CountedShardRange.load(job.parts.path(number)) is not None)
-    return sum(sum(known[shard_ranges[number].start : shard_ranges[number].stop]) for number in there), sum(known)
+    read = 0
+    for number, shards in enumerate(shard_ranges):
+        if CountedShardRange.load(job.parts.path(number)) is not None:
+            read += sum(known[shards.start : shards.stop])
+    return read, sum(known)
 
 
 def _divide(
@@ -310,17 +310,18 @@ def _divide(
     for number, shards in enumerate(shard_ranges):
         if left == 0 or (limit is not None and len(missing) == workers):
             break
-        found = CountedShardRange.load(parts.path(number))
-        if found is None or (not missing and not found.fits(left)):
+        done = CountedShardRange.load(parts.path(number))
+        if done is None or (not missing and not done.fits(left)):
             missing.append(ShardRange(number, shards.start, shards.stop, left))
         else:
-            counted.append(found)
-            left = None if left is None else max(0, left - found.num_tokens)
+            counted.append(done)
+            left = None if left is None else max(0, left - done.num_tokens)
     return missing, counted
 
 
 def _tokens_there(parts: Parts, number: int) -> int:
     """Tokens of a range that an earlier run counted, according to its part or its journal."""
-    found = CountedShardRange.load(parts.path(number))
-    state = parts.begun_state(number).get("stream", {"num_tokens": 0})
-    return int(state["num_tokens"]) if found is None else found.num_tokens
+    done = CountedShardRange.load(parts.path(number))
+    if done is not None:
+        return done.num_tokens
+    return int(parts.begun_state(number).get("stream", {"num_tokens": 0})["num_tokens"])

@@ -92,7 +92,9 @@ class RunFiles:
 
     def is_whole(self, run: SavedRun) -> bool:
         """Whether all of a run's files are there, in full length."""
-        return all(path.is_file() and path.stat().st_size == 8 * run.num_rows for path in self.paths(run.stem))
+        size = 8 * run.num_rows
+        paths = self.paths(run.stem)
+        return all(path.is_file() and path.stat().st_size == size for path in paths)
 
     def load(self, run: SavedRun) -> Run:
         """A run's arrays, memory-mapped. Raises UserError if a file is missing or truncated."""
@@ -134,11 +136,13 @@ class RunFiles:
         """
         stem, num_rows = f"{self.kind.name}-{uuid.uuid4().hex}", 0
         with ExitStack() as opened:
-            temporary = [opened.enter_context(artifacts.replacing(path)) for path in self.paths(stem)]
-            files = [opened.enter_context(path.open("wb")) for path in temporary]
-            for each in ranges:
-                num_rows += len(each[0])
-                for file, column in zip(files, each, strict=True):
+            files = []
+            for path in self.paths(stem):
+                temporary = opened.enter_context(artifacts.replacing(path))
+                files.append(opened.enter_context(temporary.open("wb")))
+            for rows in ranges:
+                num_rows += len(rows[0])
+                for file, column in zip(files, rows, strict=True):
                     file.write(np.ascontiguousarray(column, "<u8").data)
         return SavedRun(stem, num_rows)
 
@@ -146,34 +150,36 @@ class RunFiles:
         """The merged runs in key order, one range of keys at a time; the next ranges are merged
         while one is used."""
         runs = [run for run in runs if len(run[0])]
-        cuts = _cut_ranges(runs)
+
+        def merge(rows: list[slice]) -> Run:
+            parts = []
+            for run, part in zip(runs, rows, strict=True):
+                parts.append(self.kind.make(*(column[part] for column in run)))
+            return self.kind.merge(parts)
+
         with ThreadPoolExecutor(num_threads) as pool:
-            ranges = (
-                [self.kind.make(*(column[start:stop] for column in run)) for run, (start, stop) in zip(runs, bounds, strict=True)]
-                for bounds in cuts
-            )
-            yield from _in_order(pool, self.kind.merge, ranges, ahead=num_threads + 1)
+            yield from _in_order(pool, merge, _cut_ranges(runs), ahead=num_threads + 1)
 
     def remove(self, run: SavedRun) -> None:
         """Deletes a run's files."""
         for path in self.paths(run.stem):
             path.unlink(missing_ok=True)
 
-    def remove_others(self, kept: Iterable[SavedRun]) -> None:
-        """Deletes all files of this kind except those of `kept`: what a killed process had merged
+    def remove_others(self, runs: Iterable[SavedRun]) -> None:
+        """Deletes all files of this kind except those of `runs`: what a killed process had merged
         or not committed."""
-        live = {path for run in kept for path in self.paths(run.stem)}
+        live = {path for run in runs for path in self.paths(run.stem)}
         for path in self.folder.glob(f"*{self.kind.name}-*"):
             if path not in live:
                 path.unlink(missing_ok=True)
 
 
-def _cut_ranges(runs: Sequence[Run]) -> Iterator[list[tuple[int, int]]]:
+def _cut_ranges(runs: Sequence[Run]) -> Iterator[list[slice]]:
     """For each range of keys, which rows of every run fall into it: ranges of similar size, of
     about `ROWS_PER_RANGE` rows at most.
 
     Cuts are estimated from evenly spaced keys of every run. Example: runs with keys [1, 4, 9] and
-    [2, 4, 8], cut at 4, give [(0, 1), (0, 1)], then [(1, 3), (1, 3)].
+    [2, 4, 8], cut at 4, give the rows 0:1 of both, then 1:3 of both.
     """
     total = sum(len(run[0]) for run in runs)
     if not total:
@@ -181,10 +187,10 @@ def _cut_ranges(runs: Sequence[Run]) -> Iterator[list[tuple[int, int]]]:
     num_ranges = -(-total // ROWS_PER_RANGE)
     step = max(1, total // (num_ranges * _SAMPLES_PER_RANGE))
     samples = np.sort(np.concatenate([run[0][step // 2 :: step] for run in runs]))
-    cuts = np.unique(samples[np.arange(1, num_ranges) * len(samples) // num_ranges]) if num_ranges > 1 else samples[:0]
+    cuts = np.unique(samples[np.arange(1, num_ranges) * len(samples) // num_ranges])
     places = [[0, *np.searchsorted(run[0], cuts).tolist(), len(run[0])] for run in runs]
     for at in range(len(cuts) + 1):
-        yield [(place[at], place[at + 1]) for place in places]
+        yield [slice(place[at], place[at + 1]) for place in places]
 
 
 def _in_order(

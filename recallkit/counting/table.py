@@ -1,4 +1,4 @@
-"""Reads the table of training counts `counts.duckdb`, for labelling, control models and manifests."""
+"""Reads the table of training counts, for labelling, control models and manifests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from recallkit.storage.records import CountsMeta, check_record
 from recallkit.storage.result import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     import duckdb
@@ -90,7 +90,9 @@ class CountsTable:
     @cached_property
     def _rows(self) -> np.ndarray | None:
         """Where the bigrams of each first token begin (`index_rows`); None for ids too large."""
-        return index_rows(self.keys) if not len(self.keys) or self.keys[-1] >> np.uint64(32) < _MAX_ROWS else None
+        if len(self.keys) and self.keys[-1] >> _HALF >= _MAX_ROWS:
+            return None
+        return index_rows(self.keys)
 
     def lookup(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Counts (int64) of the bigrams (first[i], second[i]); 0 for unseen ones."""
@@ -99,16 +101,11 @@ class CountsTable:
     @cached_property
     def unigram_counts(self) -> np.ndarray:
         """Occurrences of every token: uint64 (vocab,). Raises UserError for ids beyond 2^22."""
-        vocab = max(
-            int((self.meta.get("tokenizer") or {}).get("vocab_size", 0)),
-            int(self.tokens.max(initial=0)) + 1,
-        )
+        entries = int((self.meta.get("tokenizer") or {}).get("vocab_size", 0))
+        vocab = max(entries, int(self.tokens.max(initial=0)) + 1)
         if vocab > _MAX_ROWS:
-            raise UserError(
-                "token ids beyond 4 million",
-                where=self.path,
-                remedy="control models need a common vocabulary",
-            )
+            remedy = "control models need a common vocabulary"
+            raise UserError("token ids beyond 4 million", where=self.path, remedy=remedy)
         dense = np.zeros(vocab, np.uint64)
         dense[self.tokens] = self.token_counts
         return dense
@@ -120,7 +117,8 @@ class CountsTable:
         """
         vocab, starts = len(self.unigram_counts), self._rows
         assert starts is not None
-        return np.concatenate([starts, np.full(max(0, vocab + 1 - len(starts)), starts[-1])])[: vocab + 1]
+        more = np.full(max(0, vocab + 1 - len(starts)), starts[-1])
+        return np.concatenate([starts, more])[: vocab + 1]
 
     @property
     def hash_facts(self) -> dict[str, Any] | None:
@@ -138,28 +136,18 @@ class CountsTable:
         facts = self.hash_facts
         if facts is None:
             return ()
-        found = []
+        by_size = []
         with _reading(self.path) as connection:
             for size in HASHES.values():
-                rows = connection.execute(
-                    db.query("counts/select_ngram_hashes"),
-                    {"size": size},
-                ).fetchnumpy()
+                query = db.query("counts/select_ngram_hashes")
+                rows = connection.execute(query, {"size": size}).fetchnumpy()
                 hashes = np.asarray(rows["hash"], np.uint64)
-                found.append(
-                    NgramHashes(
-                        size,
-                        hashes,
-                        ALL if len(hashes) < facts["most"] else int(hashes[-1]),
-                    )
-                )
-        if _digest_hashes(found) != facts["digest"]:
-            raise DamagedError(
-                "damaged (the digest of its hashes of n-grams differs)",
-                where=self.path,
-                remedy=_AGAIN,
-            )
-        return tuple(found)
+                largest = ALL if len(hashes) < facts["most"] else int(hashes[-1])
+                by_size.append(NgramHashes(size, hashes, largest))
+        if digest_hashes({known.size: known.hashes for known in by_size}) != facts["digest"]:
+            problem = "damaged (the digest of its hashes of n-grams differs)"
+            raise DamagedError(problem, where=self.path, remedy=_AGAIN)
+        return tuple(by_size)
 
     def check_tokenizer(self, described: Mapping[str, Any]) -> None:
         """Raises UserError unless this tokenizer, with its end token, is that of the counts (or
@@ -169,13 +157,16 @@ class CountsTable:
         """
         mine = self.meta.get("tokenizer") or {}
         if mine.get("digest") not in (None, described["digest"]):
-            problem = f"counted with tokenizer {mine.get('name')}, but here {described['name']} is used"
-            remedy = "count again with that tokenizer (--tokenizer), or use the tokenizer of the counts here, too"
+            other = f"here {described['name']} is used"
+            problem = f"counted with tokenizer {mine.get('name')}, but {other}"
+            own = "use the tokenizer of the counts here, too"
+            remedy = f"count again with that tokenizer (--tokenizer), or {own}"
             raise UserError(problem, where=self.path, remedy=remedy)
         if mine.get("end_token_id") not in (None, described["end_token_id"]):
             ends = [repr(tokenizer["end_token"]) for tokenizer in (mine, described)]
             problem = f"counted with {ends[0]} between documents, but here {ends[1]} ends them"
-            remedy = f"use that of the counts: recallkit slice --end-token {shlex.quote(mine['end_token'])}"
+            option = f"--end-token {shlex.quote(mine['end_token'])}"
+            remedy = f"use that of the counts: recallkit slice {option}"
             raise UserError(problem, where=self.path, remedy=remedy)
 
     def recompute_id(self) -> str:
@@ -238,15 +229,15 @@ def search_counts(
     distinct = distinct >> np.uint64(width) << _HALF | distinct & np.uint64((1 << width) - 1)
     rows = np.minimum(np.searchsorted(keys, distinct), len(keys) - 1)
     counted = np.where(keys[rows] == distinct, counts[rows], np.uint64(0)).astype(np.int64)
-    found = np.empty(len(first), np.int64)
-    found[order] = np.repeat(counted, np.diff(begins, append=len(first)))
-    return found
+    result = np.empty(len(first), np.int64)
+    result[order] = np.repeat(counted, np.diff(begins, append=len(first)))
+    return result
 
 
-def _digest_hashes(found: Sequence[NgramHashes]) -> str:
-    return artifacts.digest_json(
-        {str(each.size): artifacts.digest_arrays(each.hashes) for each in found},
-    )
+def digest_hashes(hashes: Mapping[int, np.ndarray]) -> str:
+    """A digest of the hashes of n-grams of each size."""
+    digests = {str(size): artifacts.digest_arrays(known) for size, known in hashes.items()}
+    return artifacts.digest_json(digests)
 
 
 def counts_id(
@@ -322,11 +313,8 @@ def _reading(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     import duckdb
 
     if not path.is_file():
-        raise UserError(
-            "no such counts table",
-            where=path,
-            remedy="make it with `recallkit count`, or name it with --counts",
-        )
+        remedy = "make it with `recallkit count`, or name it with --counts"
+        raise UserError("no such counts table", where=path, remedy=remedy)
     try:
         with db.connect(path, read_only=True) as connection:
             yield connection
@@ -334,9 +322,8 @@ def _reading(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         if lacks_resources(error):
             raise
         first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        remedy = "make it again with --force" if artifacts.is_listed(path) else "name one that `recallkit count` made"
-        raise UserError(
-            f"not a readable counts table ({first_line})",
-            where=path,
-            remedy=remedy,
-        ) from error
+        problem = f"not a readable counts table ({first_line})"
+        remedy = "name one that `recallkit count` made"
+        if artifacts.is_listed(path):
+            remedy = "make it again with --force"
+        raise UserError(problem, where=path, remedy=remedy) from error

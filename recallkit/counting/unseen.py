@@ -78,9 +78,14 @@ def with_documents(
     order = np.argsort(hashes, kind="stable")
     if is_full:
         order = order[: np.searchsorted(hashes[order], sample[-1].hash, "right")]
-    documents = ((int(hashes[at]), ids[starts[at] : starts[at] + lengths[at]]) for at in order.tolist())
-    found = _first(sample_document(hashed, (of[:-1].astype(np.uint64) << _HALF) | of[1:]) for hashed, of in documents)
-    return smallest([*sample, *found]) if len(order) else sample
+
+    def documents() -> Iterator[SampledDocument]:
+        for at in order.tolist():
+            document = ids[starts[at] : starts[at] + lengths[at]]
+            keys = (document[:-1].astype(np.uint64) << _HALF) | document[1:]
+            yield sample_document(int(hashes[at]), keys)
+
+    return smallest([*sample, *_first(documents())]) if len(order) else sample
 
 
 def sample_document(hashed: int, keys: np.ndarray) -> SampledDocument:
@@ -89,10 +94,14 @@ def sample_document(hashed: int, keys: np.ndarray) -> SampledDocument:
     keys = keys[keys >> _HALF != keys & _LOW]
     size = min(len(keys), _BLOCK)
     first = hashed % (len(keys) - size + 1)
-    asked, in_block = np.unique(keys[first : first + size], return_counts=True)
+    distinct, in_block = np.unique(keys[first : first + size], return_counts=True)
     ordered = np.sort(keys)
-    in_document = np.searchsorted(ordered, asked, "right") - np.searchsorted(ordered, asked)
-    return SampledDocument(hashed, asked.tolist(), in_block.tolist(), in_document.tolist())
+    in_document = np.searchsorted(ordered, distinct, "right") - np.searchsorted(ordered, distinct)
+    return SampledDocument(hashed, distinct.tolist(), in_block.tolist(), in_document.tolist())
+
+
+def _joined(parts: Iterable[Sequence[int]]) -> np.ndarray:
+    return np.concatenate([np.array(part, np.uint64) for part in parts])
 
 
 def unseen_elsewhere(
@@ -108,9 +117,8 @@ def unseen_elsewhere(
     sample = smallest(documents)
     if len(sample) < _LEAST_DOCUMENTS:
         return None
-    keys, in_block, in_document = (
-        np.concatenate([np.array(part, np.uint64) for part in parts]) for parts in list(zip(*sample, strict=True))[1:]
-    )
+    _, *columns = zip(*sample, strict=True)
+    keys, in_block, in_document = (_joined(column) for column in columns)
     total = search_counts(counted.keys, counted.counts, keys >> _HALF, keys & _LOW)
     num_bigrams = int(in_block.sum())
     return {

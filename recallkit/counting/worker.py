@@ -52,7 +52,7 @@ class CountingJob:
     counting: Counting
     chunk_tokens: int
     opened: OpenText | None = None
-    """The text, already opened in this process; other processes open it themselves (`for_others`)."""
+    """The text, opened in this process; others open it themselves (`for_others`)."""
 
     doing: ClassVar[str] = "counting"
     remedy: ClassVar[str] = "give fewer --workers"
@@ -116,15 +116,11 @@ class Counter:
         # The same range may have been given out twice: then this waits while the other process
         # counts it.
         with Journal(path, {"limit": shard_range.limit}, force=True, patient=True) as journal:
-            found = CountedShardRange.load(
-                path,
-            )  # perhaps counted by another process while this one waited
-            if found is None or not found.fits(shard_range.limit):
-                with self.opened.unchanged(
-                    journal,
-                    range(shard_range.first, shard_range.stop),
-                    self.job.digests,
-                ):
+            # Another process may have counted it while this one waited.
+            done = CountedShardRange.load(path)
+            if done is None or not done.fits(shard_range.limit):
+                shards = range(shard_range.first, shard_range.stop)
+                with self.opened.unchanged(journal, shards, self.job.digests):
                     counted = yield from self._count_into(journal, shard_range)
                 counted.save(path)
             journal.finish()
@@ -138,11 +134,9 @@ class Counter:
         """Counts a range of shards and reports twice a second; tokens that an earlier run had
         counted are not reported again."""
         state = bigrams.counting_state(journal)
+        start = state.position if state else Position(shard_range.first)
         reports = bigrams.count_shard_range(
-            self.opened.encoded(
-                state.position if state else Position(shard_range.first),
-                shard_range.stop,
-            ),
+            self.opened.encoded(start, shard_range.stop),
             journal,
             self.counters,
             limit_tokens=shard_range.limit,
@@ -153,8 +147,8 @@ class Counter:
                 num_tokens = next(reports)
             except StopIteration as end:
                 counted: CountedShardRange = end.value
-                whole = self.opened.corpus.num_bytes(shard_range.first, shard_range.stop) or 0
-                yield Done(counted.num_tokens - reported, is_whole=False, num_bytes=whole - read)
+                size = self.opened.corpus.num_bytes(shard_range.first, shard_range.stop) or 0
+                yield Done(counted.num_tokens - reported, is_whole=False, num_bytes=size - read)
                 report = self.opened.corpus.report
                 return replace(
                     counted,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.counting.hash_loops import leading_power, mark_ngrams
 from recallkit.jit import frozen
+from recallkit.slicing.copy_loops import leading_power, mark_ngrams
 from recallkit.text.sequences import group_ids
 
 if TYPE_CHECKING:

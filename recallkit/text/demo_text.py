@@ -97,7 +97,8 @@ def _modules(root: Path) -> Iterator[LibraryText]:
     """
     paths: dict[str, Path] = {}
     for folder, subfolders, names in os.walk(root):
-        subfolders[:] = [name for name in {*subfolders} - _NO_TEXT if name.isidentifier()]
+        packages = filter(str.isidentifier, subfolders)
+        subfolders[:] = [name for name in packages if name not in _NO_TEXT]
         for name in names:
             parts = [*Path(folder).relative_to(root).parts, name.removesuffix(".py")]
             if name.endswith(".py") and parts[-1].isidentifier() and parts[0] != _TOPICS_PACKAGE:

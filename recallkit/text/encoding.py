@@ -258,8 +258,9 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
     characters = 0
     for document in documents:
         batch.append(document)
-        is_text = document.ids is None
-        characters += len(document.text) if is_text else _CHARACTERS_PER_ID * len(document.ids)
+        characters += len(document.text)
+        if document.ids is not None:
+            characters += _CHARACTERS_PER_ID * len(document.ids)
         if characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_DOCUMENTS:
             yield batch
             batch, characters = [], 0

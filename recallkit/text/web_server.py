@@ -237,8 +237,9 @@ class WebFile:
         tag, modified = headers.get("ETag", ""), headers.get("Last-Modified", "")
         length = _number(headers.get("Content-Length"))
         if answer.status == 200:
-            is_known = length is not None and not answer.chunked
-            return Facts(length, tag, modified) if is_known else None
+            if length is None or answer.chunked:
+                return None
+            return Facts(length, tag, modified)
         written = headers.get("Content-Range", "") if answer.status == 206 else ""
         if (matched := _RANGE.fullmatch(written)) is None:
             problem = f"it answers {answer.status}, without the file or a known part of it"

@@ -28,7 +28,6 @@ texts = st.one_of(
 )
 
 
-@pytest.mark.parametrize("compiled_from", [0, 1 << 26])
 @settings(max_examples=150)
 @given(
     ids=texts,
@@ -39,7 +38,6 @@ texts = st.one_of(
     block=st.sampled_from([1, 7, 60, 1000]),
 )
 def test_a_sample_is_the_smallest_of_all_hashes(
-    compiled_from,
     ids,
     cuts,
     chunks,
@@ -50,7 +48,6 @@ def test_a_sample_is_the_smallest_of_all_hashes(
     starts = sorted({0, *(cut for cut in cuts if cut <= len(ids))})
     wanted = sorted(all_hashes(ids, starts, size))[:most]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hash_kernels, "_COMPILED_FROM", compiled_from)
         patch.setattr(hash_kernels, "_BLOCK", block)
         sampler = HashSampler(size, most)
         assert sampler.count(np.array(ids, np.uint32), np.array(starts, np.int64)).hashes.tolist() == wanted

@@ -72,33 +72,6 @@ def test_slices_have_its_counts(shared, counted, tmp_path, run):  # noqa: F811
     assert Path(known["path"]).read_bytes() == counted.read_bytes()
 
 
-def test_an_interrupted_download_resumes(shared, monkeypatch, tmp_path):
-    url, served = shared
-    monkeypatch.setattr(remote, "_CHUNK", served.stat().st_size // 4)
-    commit, done = remote.Journal.commit, []
-
-    def interrupted(journal, state):
-        commit(journal, state)
-        done.append(state["bytes"])
-        if len(done) == 2:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(remote.Journal, "commit", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            remote.downloaded_counts(url)
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            remote.Journal,
-            "commit",
-            lambda journal, state: (done.append(state["bytes"]), commit(journal, state)),
-        )
-        found = remote.downloaded_counts(url)
-    assert done[2] > done[1] == 2 * (served.stat().st_size // 4), "the first two quarters are not asked for again"
-    assert found.read_bytes() == served.read_bytes()
-    assert [path.name for path in (tmp_path / "home/counts").iterdir()] == [found.name]
-
-
 def test_what_is_not_the_table_is_refused(shared, counted, tmp_path):  # noqa: F811
     url, served = shared
     whole = counted.read_bytes()
