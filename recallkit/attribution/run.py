@@ -65,7 +65,7 @@ class GapQuestion:
     def every_option(self) -> dict[str, Any]:
         """The same with empty lists and False."""
         return {
-            "slice": [slice_.given for slice_ in self.slices],
+            "slice": [slice_.option for slice_ in self.slices],
             "clean": self.clean,
             "context_gain": [[last.ids, last.stride] for last in self.context_gain],
             "price": self.price,

@@ -59,7 +59,7 @@ def make_changed_text(
         "sequences_digest": tokens.manifest["sequences_digest"],
         "counts_id": tokens.counts["id"],
         "max_count": tokens.max_count,
-        "slices": [slice_.given for slice_ in sampled_slices(options)],
+        "slices": [slice_.option for slice_ in sampled_slices(options)],
         "samples": options.num_samples,
         "design": options.design,
         "seed": options.seed,

@@ -44,7 +44,7 @@ def _identity(models: Sequence[ModelSpec], options: InterventionOptions) -> dict
     """All that decides a result's numbers, besides labels and scores."""
     return {
         "models": [spec.key for spec in models],
-        "slices": [slice_.given for slice_ in sampled_slices(options)],
+        "slices": [slice_.option for slice_ in sampled_slices(options)],
         "samples": options.num_samples,
         "design": options.design,
         "changes": options.changes,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,7 +40,7 @@ class CopyFinder:
 
     def __init__(self, known: Sequence[NgramHashes]) -> None:
         """`known`: the sampled n-grams of each size, at least one."""
-        self._markers = [_Marker(of_size) for of_size in sorted(known, key=lambda of_size: of_size.size)]
+        self._markers = [_Marker(hashes) for hashes in sorted(known, key=attrgetter("size"))]
         self._counted = [np.zeros(2, np.int64) for _ in known]
         self._reach = self._markers[-1].known.size - 1
         self._tokens = np.zeros(3, np.int64)
@@ -50,53 +51,51 @@ class CopyFinder:
         stretches = _stretches(groups)
         behind, waiting = _Stretch.joined([]), deque(islice(stretches, 1))
         while waiting:
-            while sum(len(stretch.ids) for stretch in islice(waiting, 1, None)) < self._reach and (more := next(stretches, None)):
-                waiting.append(more)
             own = waiting.popleft()
-            whole = _Stretch.joined(
-                [
-                    behind,
-                    own,
-                    _Stretch.joined(s.part(0, self._reach) for s in waiting).part(0, self._reach),
-                ]
-            )
+            while sum(len(stretch.ids) for stretch in waiting) < self._reach:
+                if (more := next(stretches, None)) is None:
+                    break
+                waiting.append(more)
+            following = _Stretch.joined(stretch.part(0, self._reach) for stretch in waiting)
+            around = _Stretch.joined([behind, own, following.part(0, self._reach)])
             stop = len(behind.ids) + len(own.ids)
-            yield own.group, self._mark(whole, len(behind.ids), stop)[own.is_predicted]
-            behind = whole.part(max(0, stop - self._reach), stop)
+            yield own.group, self._mark(around, len(behind.ids), stop)[own.is_predicted]
+            behind = around.part(max(0, stop - self._reach), stop)
 
-    def _mark(self, whole: _Stretch, first: int, stop: int) -> np.ndarray:
+    def _mark(self, stretch: _Stretch, first: int, stop: int) -> np.ndarray:
         """Marks of the ids [first, stop); what is around them are the ids that may be in the same
         n-grams."""
-        marks = np.zeros(len(whole.ids), np.int8)
-        for marker, counted in zip(
-            self._markers,
-            self._counted,
-            strict=True,
-        ):  # longer n-grams last: their marks are kept
-            counted += marker.mark(whole.ids, np.union1d(whole.starts, [0]), marks, first, stop)
+        marks, starts = np.zeros(len(stretch.ids), np.int8), np.union1d(stretch.starts, [0])
+        # Longer n-grams come last: their marks replace others.
+        for marker, counted in zip(self._markers, self._counted, strict=True):
+            counted += marker.mark(stretch.ids, starts, marks, first, stop)
         return marks[first:stop]
 
     def count(self, table: pa.Table) -> None:
         """Counts the marked tokens of labelled rows, whose columns `ar_hit` and `in_training` have
         no nulls."""
         marked, hits = (table[name].to_numpy() != 0 for name in ("in_training", "ar_hit"))
-        self._tokens += [np.count_nonzero(each) for each in (marked, marked & hits, hits)]
+        self._tokens += [np.count_nonzero(rows) for rows in (marked, marked & hits, hits)]
 
     def summary(self) -> dict[str, Any]:
-        """What was found so far: marked tokens, those of them that are AR hits, all AR hits.
+        """So far: marked tokens, those of them that are AR hits, all AR hits.
 
         `ngrams`, by size: the fraction of all n-grams that is sampled, the sampled ones of the
         text, and those of them in training.
         """
-        ngrams = {
-            str(marker.known.size): {
+        ngrams = {}
+        for marker, counted in zip(self._markers, self._counted, strict=True):
+            sampled, in_training = counted.tolist()
+            ngrams[str(marker.known.size)] = {
                 "fraction": marker.known.fraction,
-                **dict(zip(("sampled", "found"), counts.tolist(), strict=True)),
+                "sampled": sampled,
+                "found": in_training,
             }
-            for marker, counts in zip(self._markers, self._counted, strict=True)
-        }
+        tokens, ar_hits, of_ar_hits = self._tokens.tolist()
         return {
-            **dict(zip(("tokens", "ar_hits", "of_ar_hits"), self._tokens.tolist(), strict=True)),
+            "tokens": tokens,
+            "ar_hits": ar_hits,
+            "of_ar_hits": of_ar_hits,
             "ngrams": ngrams,
         }
 
@@ -107,7 +106,8 @@ class _Marker:
     def __init__(self, known: NgramHashes) -> None:
         self.known = known
         self._shift = np.uint64(max(0, known.largest.bit_length() - _BUCKET_BITS))
-        bounds = np.arange(((known.largest >> int(self._shift)) + 1) + 1, dtype=np.uint64) << self._shift
+        num_buckets = (known.largest >> int(self._shift)) + 1
+        bounds = np.arange(num_buckets + 1, dtype=np.uint64) << self._shift
         bounds[-1] = np.uint64(2**64 - 1)
         self._places = np.searchsorted(known.hashes, bounds).astype(np.uint32)
         self._places[-1] = len(known.hashes)
@@ -133,7 +133,7 @@ class _Marker:
         power = leading_power(size)
         table = self.known.hashes, self._places, self._shift
         waiting = np.empty((4, _LOOKED_UP_TOGETHER), np.uint64)
-        sampled, found = mark_ngrams(
+        num_sampled, num_found = mark_ngrams(
             ids,
             starts,
             size,
@@ -145,7 +145,7 @@ class _Marker:
             stop,
             waiting,
         )
-        return int(sampled), int(found)
+        return int(num_sampled), int(num_found)
 
 
 @dataclass(frozen=True, slots=True)

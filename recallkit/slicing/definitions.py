@@ -39,7 +39,7 @@ class Slice:
     """A set of predicted tokens: those whose row in `tokens.parquet` satisfies `predicate`; null
     does not count as satisfied.
 
-    `predicate`: the largest training count of an AR hit -> an expression over `columns`. `given`:
+    `predicate`: the largest training count of an AR hit -> an expression over `columns`. `option`:
     how a user requests it.
     """
 
@@ -47,7 +47,7 @@ class Slice:
     columns: tuple[str, ...]
     predicate: Callable[[int], pl.Expr]
     sentence: str
-    given: str
+    option: str
 
 
 def _define(name: str, expression: str, sentence: str) -> Slice:
@@ -64,12 +64,21 @@ def _fill_in(expression: str, max_count: int) -> pl.Expr:
     return pl.sql_expr(expression.format(most=min(max_count, 2**63 - 1)))
 
 
+_REPEATING = "Tokens that complete a bigram which is in the context already"
+_NEW = "Tokens that complete a bigram which is not in the context yet"
+_SEEN_RARELY = "seen at most --max-count times in training"
+_SEEN_OFTEN = "seen more than --max-count times in training"
+_KEYED = "AR hits whose key, the token before, was followed by"
+_IS_IN = "is in the context already"
+_CONTAINED = "All tokens of a word that the context already contains"
+_NO_FUNCTION_WORD = "that is not in the list of English function words"
+
 SPLIT = (
     _define("all", "repeated IS NOT NULL", "All predicted tokens."),
     _define(
         "ar_hit",
         "ar_hit",
-        "Tokens that complete a bigram which is in the context already and was seen at most --max-count times in training.",
+        f"{_REPEATING} and was {_SEEN_RARELY}.",
     ),
     _define("other", "NOT ar_hit", "All tokens that are not AR hits."),
 )
@@ -80,7 +89,7 @@ STANDARD = (
     _define(
         "repeated",
         "repeated",
-        "Tokens that complete a bigram which is in the context already, however often seen in training.",
+        f"{_REPEATING}, however often seen in training.",
     ),
 )
 """Slices of every comparison."""
@@ -89,37 +98,37 @@ _MORE = (
     _define(
         "repeated_frequent",
         "repeated AND NOT ar_hit",
-        "Tokens that complete a bigram which is in the context already and was seen more than --max-count times in training.",
+        f"{_REPEATING} and was {_SEEN_OFTEN}.",
     ),
     _define(
         "first_rare",
         "NOT repeated AND train_count <= {most}",
-        "Tokens that complete a bigram which is not in the context yet and was seen at most --max-count times in training.",
+        f"{_NEW} and was {_SEEN_RARELY}.",
     ),
     _define(
         "first_frequent",
         "NOT repeated AND train_count > {most}",
-        "Tokens that complete a bigram which is not in the context yet, and was seen more than --max-count times in training.",
+        f"{_NEW}, and was {_SEEN_OFTEN}.",
     ),
     _define(
         "overwritten",
         "overwritten AND ar_hit",
-        "AR hits whose key, the token before, was followed by another token since it was last followed by this one.",
+        f"{_KEYED} another token since it was last followed by this one.",
     ),
     _define(
         "not_overwritten",
         "ar_hit AND NOT overwritten",
-        "AR hits whose key, the token before, was followed by this token when it last occurred.",
+        f"{_KEYED} this token when it last occurred.",
     ),
     _define(
         "rare_word",
         "word_repeated AND word_count <= {most}",
-        "All tokens of a word that is in the context already, and that contains a bigram seen at most --max-count times in training.",
+        f"All tokens of a word that {_IS_IN}, and that contains a bigram {_SEEN_RARELY}.",
     ),
     _define(
         "folded",
         "word_folded AND NOT word_repeated",
-        "All tokens of a word that the context already contains, but only in another case or inflection.",
+        f"{_CONTAINED}, but only in another case or inflection.",
     ),
     _define(
         "capitalised",
@@ -144,12 +153,12 @@ _MORE = (
     _define(
         "content_word",
         "word_kind <> 'function'",
-        "All tokens of a word that is not in the list of English function words.",
+        f"All tokens of a word {_NO_FUNCTION_WORD}.",
     ),
     _define(
         "state_word",
         "word_kind <> 'function' AND context_class = 'new'",
-        "Tokens of a word that is not in the list of English function words, if the token is not in the context yet.",
+        f"Tokens of a word {_NO_FUNCTION_WORD}, if the token is not in the context yet.",
     ),
     _define(
         "opening_bracket",
@@ -188,22 +197,24 @@ SETS = {
 CONTEXT_CLASSES = ("bigram", "token", "new")
 """What of a token is in its context already: its bigram, else the token alone, else nothing."""
 
+_CONTEXTS = (
+    ("bigram repeated", "repeated", "The bigram is in the context already"),
+    (
+        "token repeated",
+        "context_class = 'token'",
+        "The bigram is not in the context yet, its token is",
+    ),
+    ("token new", "context_class = 'new'", "The token is not in the context yet"),
+)
+_RARITIES = (("rare", "<=", _SEEN_RARELY), ("frequent", ">", _SEEN_OFTEN))
 PARTITION = tuple(
     _define(
         f"{kind}, {how_often}",
-        f"{expression} AND train_count {most} {{most}}",
-        f"{sentence}; seen {limit} --max-count times in training.",
+        f"{expression} AND train_count {sign} {{most}}",
+        f"{sentence}; {rarity}.",
     )
-    for kind, expression, sentence in (
-        ("bigram repeated", "repeated", "The bigram is in the context already"),
-        (
-            "token repeated",
-            "context_class = 'token'",
-            "The bigram is not in the context yet, its token is",
-        ),
-        ("token new", "context_class = 'new'", "The token is not in the context yet"),
-    )
-    for how_often, most, limit in (("rare", "<=", "at most"), ("frequent", ">", "more than"))
+    for kind, expression, sentence in _CONTEXTS
+    for how_often, sign, rarity in _RARITIES
 )
 """Classes that partition the tokens: by what is in the context already, and by how often the bigram
 occurred in training.
@@ -226,36 +237,34 @@ _LIST_OF_VALUES = re.compile(
 )
 
 
-def parse_slices(given: Sequence[str], *, without: Sequence[Slice] = STANDARD) -> tuple[Slice, ...]:
+def parse_slices(
+    options: Sequence[str],
+    *,
+    without: Sequence[Slice] = STANDARD,
+) -> tuple[Slice, ...]:
     """The slices that a user requests, `without` those of every comparison: `repeated`, `copy:k4`,
     `name=EXPRESSION`, or one of SETS.
 
     Raises UserError for an unknown slice, one that is not an expression over the columns, and two
     of the same name.
     """
-    singly = itertools.chain(*(SETS.get(text.strip(), (text,)) for text in given))
+    singly = itertools.chain(*(SETS.get(option.strip(), (option,)) for option in options))
     requested = dict.fromkeys(map(parse_slice, singly))
-    added = {slice_.given: slice_ for slice_ in requested if slice_ not in without}
+    added = {slice_.option: slice_ for slice_ in requested if slice_ not in without}
     names = [slice_.name for slice_ in added.values()]
     for name in names:
         if names.count(name) > 1:
-            raise UserError(
-                "two slices with the same name",
-                where=f"slice {name}",
-                remedy="give each a different name",
-            )
+            remedy = "give each a different name"
+            raise UserError("two slices with the same name", where=f"slice {name}", remedy=remedy)
     if len(names) > _MOST_SLICES:
-        raise UserError(
-            f"{len(names)} slices",
-            where="--slice",
-            remedy=f"give at most {_MOST_SLICES} at once",
-        )
+        remedy = f"give at most {_MOST_SLICES} at once"
+        raise UserError(f"{len(names)} slices", where="--slice", remedy=remedy)
     return tuple(added.values())
 
 
-def parse_slice(given: str) -> Slice:
+def parse_slice(option: str) -> Slice:
     """One slice; see `parse_slices`."""
-    name, equals, expression = (part.strip() for part in given.partition("="))
+    name, equals, expression = (part.strip() for part in option.partition("="))
     if equals:
         return _own_slice(name, expression)
     if name.startswith("copy:"):
@@ -263,54 +272,39 @@ def parse_slice(given: str) -> Slice:
     if name not in SLICES and (plugin := plugins.find(name, "slice")):
         added: object = plugin.load()
         if not isinstance(added, str):
-            raise UserError(
-                f"an object of {type(added).__name__}",
-                where=f"slice {name}",
-                remedy="a slice is a string, its expression",
-            )
-        return replace(_own_slice(plugin.entry.name, added), name=name, given=name)
+            problem = f"an object of {type(added).__name__}"
+            remedy = "a slice is a string, its expression"
+            raise UserError(problem, where=f"slice {name}", remedy=remedy)
+        return replace(_own_slice(plugin.entry.name, added), name=name, option=name)
     # A misspelt copy:kN or set gets "did you mean", too.
     return look_up({**SLICES, **dict.fromkeys(["copy:k4", *SETS], SLICES["all"])}, name, "slice")
 
 
 def _copy_slice(name: str) -> Slice:
-    found = _COPY.fullmatch(name)
-    gram = int(found[1]) if found else 0
+    match = _COPY.fullmatch(name)
+    gram = int(match[1]) if match else 0
     if not 1 <= gram <= config.LONGEST:
-        raise UserError(
-            "no such slice",
-            where=name,
-            remedy="write copy:kN for k-grams of N tokens, 1 or more, such as copy:k4",
-        )
+        remedy = "write copy:kN for k-grams of N tokens, 1 or more, such as copy:k4"
+        raise UserError("no such slice", where=name, remedy=remedy)
     if gram == 1:
         return _define(name, "context_class <> 'new'", "Tokens that are in the context already.")
-    sentence = f"Tokens that complete a {gram}-gram which is in the context already (match_length >= {gram - 1})."
-    return _define(name, f"match_length >= {gram - 1}", sentence)
+    condition = f"match_length >= {gram - 1}"
+    gram_is_in = f"a {gram}-gram which {_IS_IN}"
+    return _define(name, condition, f"Tokens that complete {gram_is_in} ({condition}).")
 
 
 def _own_slice(name: str, expression: str) -> Slice:
     if not _NAME.fullmatch(name):
-        raise UserError(
-            "not a name for a slice",
-            where=f"slice {name}"[:80],
-            remedy="begin with a letter; up to 40 letters, digits, - and _",
-        )
+        remedy = "begin with a letter; up to 40 letters, digits, - and _"
+        raise UserError("not a name for a slice", where=f"slice {name}"[:80], remedy=remedy)
     if name in SLICES:
-        raise UserError(
-            "the name of a built-in slice",
-            where=f"slice {name}",
-            remedy="choose another one",
-        )
+        problem = "the name of a built-in slice"
+        raise UserError(problem, where=f"slice {name}", remedy="choose another one")
     columns = _check_words(name, expression)
     parse = partial(_parse, name, expression)
     _check_values(name, parse)
-    return Slice(
-        name,
-        columns,
-        lambda _: parse(),
-        f"Tokens where {expression}.",
-        f"{name}={expression}",
-    )
+    sentence, option = f"Tokens where {expression}.", f"{name}={expression}"
+    return Slice(name, columns, lambda _: parse(), sentence, option)
 
 
 def _fault(
@@ -338,9 +332,8 @@ def _check_words(name: str, expression: str) -> tuple[str, ...]:
             raise _fault(name, f"brackets deeper than {_DEEPEST}", "nest them less")
         if token["word"] and token["word"].lower() not in _KEYWORDS:
             try:
-                columns.append(
-                    look_up({column: column for column in COLUMNS}, token["word"], "column"),
-                )
+                by_name = {column: column for column in COLUMNS}
+                columns.append(look_up(by_name, token["word"], "column"))
             except UserError as error:
                 raise _fault(name, f"no column {token['word']}", error.remedy or "") from None
         place = token.end()
@@ -359,42 +352,43 @@ def _parse(name: str, expression: str) -> pl.Expr:
     import polars as pl
 
     try:
-        found = pl.sql_expr(expression)
+        condition = pl.sql_expr(expression)
     except pl.exceptions.PolarsError as error:
         raise _fault(name, f"not an expression ({_first_line(error)})") from error
-    if found.meta != found.meta.undo_aliases().meta:  # SQL takes a word after a condition as an alias
+    # SQL takes a word after a condition as an alias.
+    if condition.meta != condition.meta.undo_aliases().meta:
         raise _fault(name, "a word after the condition", "join conditions with AND or OR")
-    return found
+    return condition
 
 
 def _check_values(name: str, parse: Callable[[], pl.Expr]) -> None:
     """Raises UserError if an expression is not true or false for each row."""
     import polars as pl
 
-    declared = {**LAYOUTS["tokens"], **LAYOUTS["words"]}
     values = {"flag": (True, pl.Boolean), "text": ("web", pl.String)}
-    row = {name: values.get(column.family, (1, pl.Int32))[0] for name, column in declared.items()}
-    none = {name: None if column.nullable else row[name] for name, column in declared.items()}
-    types = {name: values.get(column.family, (1, pl.Int64 if column.type == "int64" else pl.Int32))[1] for name, column in declared.items()}
-    frame = pl.DataFrame([row, none], schema=types)
-    [found] = _evaluate([(name, parse())], frame)
-    if found.dtype != pl.Boolean or len(found) != frame.height:
-        raise _fault(name, f"gives {found.dtype}, not true or false for each token")
+    columns = []
+    for column_name, column in {**LAYOUTS["tokens"], **LAYOUTS["words"]}.items():
+        number = (1, pl.Int64 if column.type == "int64" else pl.Int32)
+        value, kind = values.get(column.family, number)
+        rows = [value, None if column.nullable else value]
+        columns.append(pl.Series(column_name, rows, kind))
+    frame = pl.DataFrame(columns)
+    [result] = _evaluate([(name, parse())], frame)
+    if result.dtype != pl.Boolean or len(result) != frame.height:
+        raise _fault(name, f"gives {result.dtype}, not true or false for each token")
 
 
 def _evaluate(predicates: Sequence[tuple[str, pl.Expr]], frame: pl.DataFrame) -> list[pl.Series]:
     import polars as pl
 
-    found = []
+    results = []
     for name, predicate in predicates:
         try:
-            found.append(frame.select(predicate).to_series())
+            results.append(frame.select(predicate).to_series())
         except pl.exceptions.PolarsError as error:
-            raise _fault(
-                name,
-                f"not a condition on these columns ({_first_line(error)})",
-            ) from error
-    return found
+            problem = f"not a condition on these columns ({_first_line(error)})"
+            raise _fault(name, problem) from error
+    return results
 
 
 def _first_line(error: Exception) -> str:
@@ -409,9 +403,10 @@ def members(slices: Sequence[Slice], rows: pa.Table, max_count: int) -> list[np.
     import polars as pl
 
     needed = {column for slice_ in slices for column in slice_.columns}
-    columns = {name: pl.Series(name, _plain(rows[name])) for name in rows.column_names if name in needed}
+    names = [name for name in rows.column_names if name in needed]
+    frame = pl.DataFrame([pl.Series(name, _plain(rows[name])) for name in names])
     predicates = [(slice_.name, slice_.predicate(max_count).fill_null(False)) for slice_ in slices]
-    return [found.to_numpy() for found in _evaluate(predicates, pl.DataFrame(columns))]
+    return [series.to_numpy() for series in _evaluate(predicates, frame)]
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -130,14 +130,18 @@ def _label_range(  # type: ignore[no-untyped-def]
         start = offsets[sequence]
         skipped = offsets[0] + np.uint64(sequence + 1)
         previous = ids[start]
-        tokens[((np.uint64(previous) + one) * _MULTIPLIER) >> shift] = start + one  # of an earlier sequence no slot is looked at
-        key = np.uint64(
-            0,
-        )  # the key's latest position before this one, plus one; at most `start`: none
+        # The slot may be of an earlier sequence, of which no slot is read.
+        tokens[((np.uint64(previous) + one) * _MULTIPLIER) >> shift] = start + one
+        # The key's latest position before this one, plus one; at most `start`: none.
+        key = np.uint64(0)
         for place in range(start + one, offsets[sequence + 1]):
             token = ids[place]
-            slot = (((np.uint64(previous) << np.uint64(32)) | np.uint64(token)) * _MULTIPLIER) >> shift
-            while bigrams[slot] > start + one and (ids[bigrams[slot] - one] != token or ids[bigrams[slot] - one - one] != previous):
+            bigram = (np.uint64(previous) << np.uint64(32)) | np.uint64(token)
+            slot = (bigram * _MULTIPLIER) >> shift
+            while bigrams[slot] > start + one:
+                latest = bigrams[slot] - one
+                if ids[latest] == token and ids[latest - one] == previous:
+                    break
                 slot = (slot + one) & mask
             earlier = bigrams[slot] - one if bigrams[slot] > start + one else start
             bigrams[slot] = place + one
@@ -175,18 +179,14 @@ def longest_matches(ids: np.ndarray, offsets: np.ndarray, *, num_threads: int = 
     """
     num_sequences = len(offsets) - 1
     lengths = np.empty(int(offsets[-1] - offsets[0]) - num_sequences, np.int32)
-    ids, places, longest = (
-        frozen(ids),
-        offsets.astype(np.int64),
-        int(np.diff(offsets).max(initial=1)),
-    )
-    bits = (4 * longest).bit_length()  # of an automaton of n ids there are at most 2 n states and 3 n edges
+    ids, places = frozen(ids), offsets.astype(np.int64)
+    longest = int(np.diff(offsets).max(initial=1))
+    # An automaton of n ids has at most 2 n states and 3 n edges.
+    bits = (4 * longest).bit_length()
 
     def match(first: int, last: int) -> None:
-        states, edges = (
-            np.empty((3, 2 * longest + 1), np.int32),
-            np.empty((3, 3 * longest + 1), np.int32),
-        )
+        states = np.empty((3, 2 * longest + 1), np.int32)
+        edges = np.empty((3, 3 * longest + 1), np.int32)
         edge_ids, slots = np.empty(3 * longest + 1, ids.dtype), np.empty(1 << bits, np.int32)
         _match_range(
             ids,
@@ -206,7 +206,9 @@ def longest_matches(ids: np.ndarray, offsets: np.ndarray, *, num_threads: int = 
 
 
 @njit(cache=True, nogil=True)
-def _match_range(ids, offsets, first, last, states, edges, edge_ids, slots, shift, lengths):  # type: ignore[no-untyped-def]
+def _match_range(  # type: ignore[no-untyped-def]
+    ids, offsets, first, last, states, edges, edge_ids, slots, shift, lengths
+):
     """Matches sequences [first, last).
 
     A state is a set of runs that end at the same places, and `length` that of its longest one; its
@@ -221,15 +223,13 @@ def _match_range(ids, offsets, first, last, states, edges, edge_ids, slots, shif
         start, end = offsets[sequence], offsets[sequence + 1]
         slots[:] = 0
         length[0], link[0], newest_edge[0] = 0, -1, 0
-        num_states, num_edges, whole = 1, 0, 0
+        num_states, num_edges, newest = 1, 0, 0
         for place in range(start, end):
             token = ids[place]
-            new, state = (
-                np.int64(num_states),
-                np.int64(whole),
-            )  # of one type, or what is called is compiled for three
+            # Of one type, or what is called is compiled for three.
+            new, state = np.int64(num_states), np.int64(newest)
             num_states += 1
-            length[new], link[new], newest_edge[new] = length[whole] + 1, 0, 0
+            length[new], link[new], newest_edge[new] = length[newest] + 1, 0, 0
             edge = _find(slots, origin, edge_ids, state, token, shift)
             while edge == 0:
                 num_edges += 1
@@ -241,14 +241,13 @@ def _match_range(ids, offsets, first, last, states, edges, edge_ids, slots, shif
             if state >= 0:
                 same = target[edge]
                 link[new] = same
-                if length[same] > length[state] + 1:  # of its runs only those up to this length end here: they become a state of their own
+                if length[same] > length[state] + 1:
+                    # Of its runs only those up to this length end here: they become a state of
+                    # their own.
                     clone = num_states
                     num_states += 1
-                    length[clone], link[clone], newest_edge[clone] = (
-                        length[state] + 1,
-                        link[same],
-                        0,
-                    )
+                    length[clone], link[clone] = length[state] + 1, link[same]
+                    newest_edge[clone] = 0
                     copied = newest_edge[same]
                     while copied:
                         num_edges += 1
@@ -269,8 +268,10 @@ def _match_range(ids, offsets, first, last, states, edges, edge_ids, slots, shif
                     while edge and target[edge] == same:
                         target[edge] = clone
                         state = np.int64(link[state])
-                        edge = _find(slots, origin, edge_ids, state, token, shift) if state >= 0 else 0
-            whole = int(new)
+                        edge = 0
+                        if state >= 0:
+                            edge = _find(slots, origin, edge_ids, state, token, shift)
+            newest = int(new)
             if place > start:
                 lengths[place - offsets[0] - sequence - 1] = max(length[link[new]] - 1, 0)
 
@@ -291,7 +292,9 @@ def _find(slots, origin, edge_ids, state, token, shift):  # type: ignore[no-unty
 
 
 @njit(cache=True, nogil=True)
-def _add(slots, edges, edge_ids, newest_edge, edge, state, token, target, shift):  # type: ignore[no-untyped-def]
+def _add(  # type: ignore[no-untyped-def]
+    slots, edges, edge_ids, newest_edge, edge, state, token, target, shift
+):
     """Adds edge number `edge`, which is not there yet."""
     slot = _slot(state, token, shift)
     mask = np.uint64(len(slots) - 1)

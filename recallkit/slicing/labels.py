@@ -53,8 +53,8 @@ def ar_hits(repeated: np.ndarray, train_count: np.ndarray, max_count: int) -> np
     most `max_count` times in training. Everything that asks for AR hits reads the column `ar_hit`
     that this makes.
     """
-    found: np.ndarray = repeated & (train_count <= max_count)
-    return found
+    is_hit: np.ndarray = repeated & (train_count <= max_count)
+    return is_hit
 
 
 def label_group(
@@ -79,17 +79,22 @@ def label_group(
     previous = np.concatenate([ids[start : stop - 1] for start, stop in bounds])
     token = np.concatenate([ids[start + 1 : stop] for start, stop in bounds])
     position = np.arange(1, lengths.max() + 1, dtype=np.int32)
-    found = label_bigrams(ids, offsets)
+    labels = label_bigrams(ids, offsets)
     match_length = longest_matches(ids, offsets)
-    is_repeated = found.context_class == CONTEXT_CLASSES.index("bigram")
+    is_repeated = labels.context_class == CONTEXT_CLASSES.index("bigram")
     repeated = pa.array(is_repeated)
+    # A distance is valid where the bigram is repeated: its bits are those of `repeated`.
+    is_valid = repeated.buffers()[1]
     distance, first_distance = (
-        pa.Array.from_buffers(pa.int32(), len(token), [repeated.buffers()[1], pa.py_buffer(values)])
-        for values in (found.distance, found.first_distance)
+        pa.Array.from_buffers(pa.int32(), len(token), [is_valid, pa.py_buffer(values)])
+        for values in (labels.distance, labels.first_distance)
     )
     documents, sources = _spans(group, offsets)
-    train_count = None if counts is None else counts.lookup(previous, token)
-    unknown = ~is_repeated if counts is not None and counts.is_of_repeated else None
+    train_counts, hits = pa.nulls(len(token), pa.int64()), pa.nulls(len(token), pa.bool_())
+    if counts is not None:
+        looked_up = counts.lookup(previous, token)
+        hits = pa.array(ar_hits(is_repeated, looked_up, max_count))
+        train_counts = pa.array(looked_up, mask=~is_repeated if counts.is_of_repeated else None)
     columns = [
         pa.array(np.repeat(group["sequence"].to_numpy(), lengths)),
         pa.array(np.concatenate([position[:length] for length in lengths.tolist()])),
@@ -99,16 +104,16 @@ def label_group(
         pa.array(token.view(np.int32)),
         repeated,
         pa.DictionaryArray.from_arrays(
-            pa.array(found.context_class.astype(np.int32)),
+            pa.array(labels.context_class.astype(np.int32)),
             pa.array(CONTEXT_CLASSES),
         ),
         distance,
         first_distance,
-        pa.array(found.occurrences),
+        pa.array(labels.occurrences),
         pa.array(match_length),
-        pa.array(found.overwritten),
-        pa.nulls(len(token), pa.int64()) if train_count is None else pa.array(train_count, mask=unknown),
-        pa.nulls(len(token), pa.bool_()) if train_count is None else pa.array(ar_hits(is_repeated, train_count, max_count)),
+        pa.array(labels.overwritten),
+        train_counts,
+        hits,
         pa.nulls(len(token), pa.int8()) if in_training is None else pa.array(in_training),
     ]
     return pa.Table.from_arrays(columns, schema=arrow_schema("tokens"))
@@ -117,13 +122,14 @@ def label_group(
 def repeated_bigrams(sequences: Path) -> np.ndarray:
     """The distinct bigrams that `sequences.parquet` repeats, each within one sequence: sorted keys
     (uint64), first << 32 | second."""
-    found = [np.empty(0, np.uint64)]
+    keys = [np.empty(0, np.uint64)]
     for group in sequence_groups(sequences):
         labels = label_group(group, None, 0)
         labels = labels.filter(labels["repeated"])
-        first, second = (labels[name].to_numpy().astype(np.uint64) for name in ("prev_token", "token"))
-        found.append(np.unique((first << np.uint64(32)) | second))
-    return np.unique(np.concatenate(found))
+        first = labels["prev_token"].to_numpy().astype(np.uint64)
+        second = labels["token"].to_numpy().astype(np.uint64)
+        keys.append(np.unique((first << np.uint64(32)) | second))
+    return np.unique(np.concatenate(keys))
 
 
 def _spans(group: pa.Table, offsets: np.ndarray) -> tuple[pa.Array, pa.Array]:
@@ -165,15 +171,20 @@ class DocumentSums:
         document, token, previous, is_hit, count = (table[name].to_numpy() for name in names)
         starts = run_starts(document)
         differs = token != previous
-        num_bytes = np.zeros(len(token), np.int64) if self._text is None else self._text.lengths(token, previous)
+        num_bytes = np.zeros(len(token), np.int64)
+        if self._text is not None:
+            num_bytes = self._text.lengths(token, previous)
         values = {
             "tokens": np.ones(len(token), np.int64),
             "num_bytes": num_bytes,
-            "hits": np.where(is_hit, num_bytes, 0) if table["ar_hit"].null_count == 0 else None,
             "bigrams": differs,
             "unseen": differs & (count == 0),
         }
-        sums = {name: None if value is None else np.add.reduceat(value, starts, dtype=np.int64) for name, value in values.items()}
+        if table["ar_hit"].null_count == 0:
+            values["hits"] = np.where(is_hit, num_bytes, 0)
+        sums: dict[str, np.ndarray | None] = {"hits": None}
+        for name, value in values.items():
+            sums[name] = np.add.reduceat(value, starts, dtype=np.int64)
         keys = {"document": document[starts], "source": table["source"].take(starts).cast("string")}
         self._sums.append(pl.DataFrame({**keys, **sums}, schema_overrides={"hits": pl.Int64}))
 
@@ -190,9 +201,11 @@ class DocumentSums:
         hits = pl.when(pl.col("hits").null_count() == 0).then(pl.col("hits").sum())
         summed = pl.col("tokens", "num_bytes").sum(), hits
         by_source = pl.concat(self._sums).group_by("source").agg(*summed)
-        largest = by_source.sort("tokens", "source", descending=[True, False]).head(MAX_RESAMPLED_SOURCES).sort("source")
-        whole = by_source.select(pl.lit("ALL").alias("source"), *summed)
-        return [list(row) for row in pl.concat([whole, largest]).select("source", "num_bytes", "hits").rows()]
+        largest_first = by_source.sort("tokens", "source", descending=[True, False])
+        largest = largest_first.head(MAX_RESAMPLED_SOURCES).sort("source")
+        total = by_source.select(pl.lit("ALL").alias("source"), *summed)
+        rows = pl.concat([total, largest]).select("source", "num_bytes", "hits").rows()
+        return [list(row) for row in rows]
 
     def unseen(self) -> dict[str, Any] | None:
         """How many bigrams the counts do not have, as `share_of_documents`; None without bigrams.
@@ -202,9 +215,12 @@ class DocumentSums:
         """
         import polars as pl
 
-        by_document = pl.concat(self._sums).group_by("document").agg(pl.col("unseen", "bigrams").sum())
+        documents = pl.concat(self._sums).group_by("document")
+        by_document = documents.agg(pl.col("unseen", "bigrams").sum())
         counted = by_document.filter(pl.col("bigrams") > 0).sort("document")
-        return share_of_documents(counted["unseen"].to_numpy(), counted["bigrams"].to_numpy()) if len(counted) else None
+        if not len(counted):
+            return None
+        return share_of_documents(counted["unseen"].to_numpy(), counted["bigrams"].to_numpy())
 
 
 def share_of_documents(unseen: np.ndarray, bigrams: np.ndarray) -> dict[str, Any]:
@@ -236,7 +252,8 @@ def label_sequences(
     """
 
     def labelled() -> Iterator[pa.Table]:
-        for group, in_training in ((group, None) for group in groups) if copies is None else copies.marked(groups):
+        marked = ((group, None) for group in groups) if copies is None else copies.marked(groups)
+        for group, in_training in marked:
             table = label_group(group, counts, max_count, in_training)
             if sums is not None:
                 sums.add(table)

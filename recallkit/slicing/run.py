@@ -63,26 +63,22 @@ def slice_text(
     if table is not None:
         table.check_tokenizer(opened.tokenizer.describe())
         if table.meta.get("boundary") != text.boundary:
-            console.note(
-                f"{counts} was counted with --boundary {table.meta.get('boundary')}, this text is sliced with {text.boundary}",
-            )
+            counted = f"{counts} was counted with --boundary {table.meta.get('boundary')}"
+            console.note(f"{counted}, this text is sliced with {text.boundary}")
     for result in (Result(out / "sequences.parquet", "sequences", {}), _labels_result(out, {})):
         result.check_replaceable()
     threshold = rare.resolve(table or index)
     opened.note_end()
     timings = Timings()
-    made = _make_sequences(opened, out / "sequences.parquet", seq_len, timings, force=force)
+    path = out / "sequences.parquet"
+    digest = _make_sequences(opened, path, seq_len, timings, force=force)["sequences_digest"]
     if index is not None:
-        table = open_counts(
-            index.table(repeated_bigrams(out / "sequences.parquet"), made["sequences_digest"]),
-        )
+        table = open_counts(index.table(repeated_bigrams(path), digest))
     only = None if table is None else table.meta.get("only")
-    if only not in (None, made["sequences_digest"]):
-        raise UserError(
-            "counted with --only for other sequences, so missing bigrams would look unseen",
-            where=counts,
-            remedy=f"count with --only {out} or without --only",
-        )
+    if only not in (None, digest):
+        problem = "counted with --only for other sequences, so missing bigrams would look unseen"
+        remedy = f"count with --only {out} or without --only"
+        raise UserError(problem, where=counts, remedy=remedy)
     return make_labels(out, opened.tokenizer, table, threshold, timings, force=force)
 
 
@@ -119,7 +115,8 @@ def _make_sequences(
     from recallkit.text.sequences import group_ids, write_sequences
 
     options = _sequences_options(opened, seq_len)
-    is_other = artifacts.manifest_options(path, force=force) != options  # --force makes labels again, but sequences only if options differ
+    # --force makes labels again, but sequences only if options differ.
+    is_other = artifacts.manifest_options(path, force=force) != options
     result = Result(path, "sequences", options, force=force and is_other)
     if (finished := result.finished()) is not None:
         timings.keep("slicing", path.with_name(MANIFEST), "slicing")
@@ -193,10 +190,15 @@ def _sequence_groups(opened: OpenText, journal: Journal, seq_len: int) -> Iterat
             journal.commit(asdict(block.state))
             yield with_text(table, opened.tokenizer)
     if not journal.num_parts:
-        raise UserError(
-            "the text is too short for a single prediction",
-            where=", ".join(opened.options.source_names),
-        )
+        where = ", ".join(opened.options.source_names)
+        raise UserError("the text is too short for a single prediction", where=where)
+
+
+_OF_SEQUENCES = (
+    *("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "tokenizer"),
+    *("sources", "names", "limit_tokens", "drawn"),
+)
+"""Fields of the manifest of sequences that the manifest of labels has, too."""
 
 
 def make_labels(
@@ -225,8 +227,8 @@ def make_labels(
     }
     if counts is not None and "hashes" in counts:
         options["hashes"] = counts["hashes"]
-    made = artifacts.manifest_options(out / "tokens.parquet", force=force)
-    adds_counts = counts is not None and made is not None and made.get("counts_id", "") is None
+    earlier = artifacts.manifest_options(out / "tokens.parquet", force=force) or {}
+    adds_counts = counts is not None and earlier.get("counts_id", "") is None
     result = _labels_result(out, options, force=force or adds_counts)
     if (finished := result.reused()) is not None:
         return finished
@@ -238,30 +240,16 @@ def make_labels(
         copies = CopyFinder(table.ngram_hashes)
 
     def manifest_at_end() -> dict[str, Any]:
-        kept = (
-            "sequences_digest",
-            "num_rows",
-            "num_sequences",
-            "seq_len",
-            "boundary",
-            "tokenizer",
-            "sources",
-            "names",
-            "limit_tokens",
-        )
-        rarity = {"max_count": threshold.max_count, "threshold": threshold.facts()}
-        found = {
-            "num_bytes": sums.bytes_by_source(),
-            "unseen": sums.unseen() if table is not None and not table.is_of_repeated else None,
-            "in_training": None if copies is None else copies.summary(),
-            **({"drawn": of_sequences["drawn"]} if "drawn" in of_sequences else {}),
-        }
+        has_counts = table is not None and not table.is_of_repeated
         return {
             **result.stamp(),
             "counts": counts,
-            **rarity,
-            **{name: of_sequences[name] for name in kept},
-            **found,
+            "max_count": threshold.max_count,
+            "threshold": threshold.facts(),
+            **{name: of_sequences[name] for name in _OF_SEQUENCES if name in of_sequences},
+            "num_bytes": sums.bytes_by_source(),
+            "unseen": sums.unseen() if has_counts else None,
+            "in_training": None if copies is None else copies.summary(),
         }
 
     manifest: dict[str, Any] = {}

@@ -84,23 +84,20 @@ class RareCount:
 
         Without `counts` nothing is labelled as rare, and the threshold is of no consequence.
         """
+        if self.max_count is not None and self.max_rate is None:
+            return Threshold(self.max_count, None if counts is None else BY_COUNT)
         if self.max_rate is None:
-            return self._default(counts) if self.max_count is None else Threshold(self.max_count, None if counts is None else BY_COUNT)
+            return self._default(counts)
         if counts is None:
-            raise UserError(
-                "a rate needs the number of training tokens",
-                where="--max-rate",
-                remedy="give --counts",
-            )
+            problem = "a rate needs the number of training tokens"
+            raise UserError(problem, where="--max-rate", remedy="give --counts")
         expected = self.max_rate * counts.num_tokens / 1e9
         if expected < 1:
             tokens = f"{abbreviate(counts.num_tokens)} training tokens"
-            problem = f"{self.max_rate:g} occurrences per billion are {expected:.2g} in {tokens}, less than one"
-            raise UserError(
-                problem,
-                where="--max-rate",
-                remedy="count more text, or give --max-count",
-            )
+            rate = f"{self.max_rate:g} occurrences per billion"
+            problem = f"{rate} are {expected:.2g} in {tokens}, less than one"
+            remedy = "count more text, or give --max-count"
+            raise UserError(problem, where="--max-rate", remedy=remedy)
         return Threshold(int(expected), BY_RATE, self.max_rate)
 
     @staticmethod
@@ -108,11 +105,8 @@ class RareCount:
         if counts is None:
             return Threshold(config.MAX_COUNT)
         expected = papers_count(counts.num_tokens)
-        return Threshold(
-            max(expected, LEAST_COUNT),
-            BY_PAPERS if expected >= LEAST_COUNT else FALLBACK,
-            PAPERS_RATE,
-        )
+        rule = BY_PAPERS if expected >= LEAST_COUNT else FALLBACK
+        return Threshold(max(expected, LEAST_COUNT), rule, PAPERS_RATE)
 
 
 BY_DEFAULT = RareCount()
@@ -123,7 +117,8 @@ def small_counts_note(labels: Mapping[str, Any]) -> str | None:
     `labels`: the manifest of labels."""
     rule = (labels.get("threshold") or {}).get("rule")
     if rule == FALLBACK or (rule == BY_RATE and labels["max_count"] < LEAST_COUNT):
-        return f"Counts below {LEAST_COUNT} are mostly chance. For a lower threshold, count more training text."
+        remedy = "For a lower threshold, count more training text."
+        return f"Counts below {LEAST_COUNT} are mostly chance. {remedy}"
     return None
 
 
@@ -165,8 +160,10 @@ def what_is_unseen(labels: Mapping[str, Any]) -> str | None:
     if not (unseen := labels.get("unseen")):
         return None
     held_out = (labels["counts"].get("unseen") or {}).get("share")
-    compared = "" if held_out is None else f" (held-out text of the counted corpus: {percent(held_out)})"
-    return f"{percent(unseen['share'])} of the text's bigrams are not in the counts{compared}"
+    are_unseen = f"{percent(unseen['share'])} of the text's bigrams are not in the counts"
+    if held_out is None:
+        return are_unseen
+    return f"{are_unseen} (held-out text of the counted corpus: {percent(held_out)})"
 
 
 def _is_other_kind(labels: Mapping[str, Any]) -> bool:
@@ -199,13 +196,19 @@ def counts_warning(
     if (counts := labels["counts"]) is None:
         return None
     if _is_other_kind(labels):
-        return f"Warning: these counts are of another kind of text: {what_is_unseen(labels)}. Count the models' training text."
+        problem = f"these counts are of another kind of text: {what_is_unseen(labels)}"
+        return f"Warning: {problem}. Count the models' training text."
     if share is None or share <= COMMON_SHARE:
         return None
-    near = [(abs(math.log(at / PAPERS_SHARE)), most, at) for most, at in shares if not most & (most - 1) and 0 < at <= COMMON_SHARE]
-    found = f"AR hits are {percent(share)} of tokens ({percent(PAPERS_SHARE)} in Zoology)"
-    warning = f"Warning: {found}, so this threshold calls common bigrams rare"
+    near = []
+    for most, at in shares:
+        is_power_of_two = not most & (most - 1)
+        if is_power_of_two and 0 < at <= COMMON_SHARE:
+            near.append((abs(math.log(at / PAPERS_SHARE)), most, at))
+    hits = f"AR hits are {percent(share)} of tokens ({percent(PAPERS_SHARE)} in Zoology)"
+    warning = f"Warning: {hits}, so this threshold calls common bigrams rare"
     if not near:
         return f"{warning}. Count more training text."
     _, most, at = min(near)
-    return f"{warning}. --max-count {most} ({abbreviate(per_billion(most, counts['num_tokens']))} per billion) gives {percent(at)}."
+    rate = f"{abbreviate(per_billion(most, counts['num_tokens']))} per billion"
+    return f"{warning}. --max-count {most} ({rate}) gives {percent(at)}."

@@ -1,4 +1,5 @@
-"""Slices as people see them: the answer, the table, the chart of repeated tokens and AR hits by source."""
+"""Slices as people see them: the answer, the table, the chart of repeated tokens and AR hits by
+source."""
 
 from __future__ import annotations
 
@@ -6,10 +7,27 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display.cells import abbreviate, counted, percent, timings_lines
-from recallkit.display.charts import MOST_SOURCES, TIP, WIDTH, Colour, Figure, column, labels, layer, not_drawn, plot, share
+from recallkit.display.charts import (
+    MOST_SOURCES,
+    TIP,
+    WIDTH,
+    Colour,
+    Figure,
+    column,
+    labels,
+    layer,
+    not_drawn,
+    plot,
+    share,
+)
 from recallkit.display.tables import Table
 from recallkit.display.views import ResultView
-from recallkit.slicing.threshold import counts_warning, rate_and_rule, small_counts_note, what_is_unseen
+from recallkit.slicing.threshold import (
+    counts_warning,
+    rate_and_rule,
+    small_counts_note,
+    what_is_unseen,
+)
 from recallkit.storage import artifacts
 from recallkit.storage.artifacts import MANIFEST
 from recallkit.storage.timings import read_timings
@@ -29,14 +47,21 @@ _PACKS = ("Ids as arrays", "Ids of the changed text")
 
 
 class SlicesView(ResultView):
-    """A slice directory, by its `summarise_slices`; `manifest` is that of the labels, with `reused` if none were made.
+    """A slice directory, by its `summarise_slices`; `manifest` is that of the labels, with `reused`
+    if none were made.
 
     `packs`: the folders of its packs, and of that of its changed text.
     """
 
     kind = "tokens"
 
-    def __init__(self, folder: Path, manifest: Mapping[str, Any], summary: pl.DataFrame, packs: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Mapping[str, Any],
+        summary: pl.DataFrame,
+        packs: Sequence[Path] = (),
+    ) -> None:
         super().__init__(folder, {"by_source": summary})
         self.labels, self.summary, self.packs = manifest, summary, packs
         self.warning = warn_of_counts(folder, summary, manifest)
@@ -84,14 +109,15 @@ def answer(
     """How much of the text are AR hits, how much of it training has not, and what comes next."""
     import polars as pl
 
-    whole = summary.row(0, named=True)
-    documents = pl.scan_parquet(path / "tokens.parquet", glob=False).select(pl.col("document").n_unique()).collect().item()
-    of = f"{whole['tokens']:,} tokens ({counted(documents, 'document')})"
-    if whole["ar_hit_share"] is None:
-        return f"{percent(whole['repeated_share'])} of {of} repeat a bigram of their context."
+    total = summary.row(0, named=True)
+    labelled = pl.scan_parquet(path / "tokens.parquet", glob=False)
+    documents = labelled.select(pl.col("document").n_unique()).collect().item()
+    tokens = f"{total['tokens']:,} tokens ({counted(documents, 'document')})"
+    if total["ar_hit_share"] is None:
+        return f"{percent(total['repeated_share'])} of {tokens} repeat a bigram of their context."
     unseen = what_is_unseen(manifest)
     more = f"; {unseen}" if unseen and unseen not in (warning or "") else ""
-    return f"{percent(whole['ar_hit_share'], 2)} of {of} are AR hits{more}."
+    return f"{percent(total['ar_hit_share'], 2)} of {tokens} are AR hits{more}."
 
 
 def warn_of_counts(path: Path, summary: pl.DataFrame, manifest: Mapping[str, Any]) -> str | None:
@@ -111,19 +137,10 @@ def slices_table(
     """Tokens, repeated tokens and AR hits of the largest sources; `summary` is the result of
     `summarise_slices`."""
     rows, hidden = summary.head(_MOST_ROWS + 1).to_dicts(), len(summary) - _MOST_ROWS - 1
-    caption = "\n".join(
-        filter(
-            None,
-            (what_is_drawn(manifest), what_is_rare(manifest), what_is_copied(manifest), warning),
-        )
-    )
-    return Table.of(
-        "Predicted tokens, and those that repeat a bigram of their context",
-        _COLUMNS,
-        rows,
-        caption,
-        hidden=hidden,
-    )
+    facts = (what_is_drawn(manifest), what_is_rare(manifest), what_is_copied(manifest), warning)
+    caption = "\n".join(filter(None, facts))
+    title = "Predicted tokens, and those that repeat a bigram of their context"
+    return Table.of(title, _COLUMNS, rows, caption, hidden=hidden)
 
 
 _COLUMNS = """
@@ -153,13 +170,15 @@ def what_is_drawn(manifest: Mapping[str, Any]) -> str:
     """Which documents are in a sample; empty where the text is not one."""
     if (drawn := manifest.get("drawn")) is None:
         return ""
-    sources = f" and {drawn['sources']:,} of {drawn['of_sources']:,} sources" if drawn["of_sources"] > 1 else ""
-    names = drawn["left_out"]
-    more = ", ..." if len(names) > _MOST_LEFT_OUT else ""
-    shown = ", ".join(names[:_MOST_LEFT_OUT]) + more
-    long = f" Left out because all their documents are too long: {shown}." if names else ""
-    documents = f"{drawn['documents']:,} of {drawn['of_documents']:,} documents"
-    return f"Sample: {documents}{sources}, drawn with seed {drawn['seed']}.{long}"
+    amount = f"{drawn['documents']:,} of {drawn['of_documents']:,} documents"
+    if drawn["of_sources"] > 1:
+        amount += f" and {drawn['sources']:,} of {drawn['of_sources']:,} sources"
+    sentences = [f"Sample: {amount}, drawn with seed {drawn['seed']}."]
+    if names := drawn["left_out"]:
+        more = ", ..." if len(names) > _MOST_LEFT_OUT else ""
+        listed = ", ".join(names[:_MOST_LEFT_OUT]) + more
+        sentences.append(f"Left out because all their documents are too long: {listed}.")
+    return " ".join(sentences)
 
 
 def what_is_rare(manifest: Mapping[str, Any]) -> str:
@@ -167,19 +186,18 @@ def what_is_rare(manifest: Mapping[str, Any]) -> str:
     rule by which it was chosen."""
     if manifest["counts"] is None:
         return "Without training counts only repetition is labelled; --counts adds AR hits."
-    tokens = manifest["counts"]["num_tokens"]
-    return (
-        f"AR hit: a token whose bigram is in the context already and was seen at most {manifest['max_count']:,} "
-        f"times in {abbreviate(tokens)} training tokens ({rate_and_rule(manifest)})."
-    )
+    times = f"at most {manifest['max_count']:,} times"
+    tokens = f"{abbreviate(manifest['counts']['num_tokens'])} training tokens"
+    rare = f"was seen {times} in {tokens} ({rate_and_rule(manifest)})"
+    return f"AR hit: a token whose bigram is in the context already and {rare}."
 
 
 def about_counts(manifest: Mapping[str, Any], warning: str | None) -> list[str]:
     """How much of the text is not in the counts, unless the warning says it, and the warning, if
     there is one."""
     unseen = what_is_unseen(manifest)
-    told = [f"{unseen}."] if unseen and unseen not in (warning or "") else []
-    return [*told, *([warning] if warning else [])]
+    is_new = unseen is not None and unseen not in (warning or "")
+    return list(filter(None, [f"{unseen}." if is_new else None, warning]))
 
 
 def what_is_copied(manifest: Mapping[str, Any]) -> str:
@@ -190,17 +208,20 @@ def what_is_copied(manifest: Mapping[str, Any]) -> str:
     Of a sample of n-grams, the share of tokens in one is too small, and the share of the text's
     n-grams an estimate.
     """
-    found = manifest.get("in_training")
-    if found is None:
+    copied = manifest.get("in_training")
+    if copied is None:
         return ""
-    shares = [
-        found["tokens"] / max(1, manifest["num_rows"]),
-        found["ar_hits"] / max(1, found["of_ar_hits"]),
-    ]
-    ngrams = found["ngrams"]["13"]
-    least, sample = ("", "") if ngrams["fraction"] >= 1 else ("at least ", f", as a sample of {percent(ngrams['fraction'], 2)} shows")
-    of_ngrams = f" ({percent(ngrams['found'] / ngrams['sampled'])} of its 13-grams{sample})" if ngrams["sampled"] else ""
-    return f"In the training text: {least}{percent(shares[0])} of tokens and {percent(shares[1])} of AR hits{of_ngrams}."
+    tokens = percent(copied["tokens"] / max(1, manifest["num_rows"]))
+    hits = percent(copied["ar_hits"] / max(1, copied["of_ar_hits"]))
+    ngrams = copied["ngrams"]["13"]
+    is_sample = ngrams["fraction"] < 1
+    text = f"{'at least ' * is_sample}{tokens} of tokens and {hits} of AR hits"
+    if ngrams["sampled"]:
+        share = f"{percent(ngrams['found'] / ngrams['sampled'])} of its 13-grams"
+        if is_sample:
+            share += f", as a sample of {percent(ngrams['fraction'], 2)} shows"
+        text += f" ({share})"
+    return f"In the training text: {text}."
 
 
 # ------------------------------------------------------------------------------------------- charts
@@ -209,46 +230,40 @@ _KINDS = {"repeated": "repeated bigrams", "ar_hit": "AR hits"}
 
 
 def slice_figures(summary: pl.DataFrame) -> list[Figure]:
-    """One chart of the largest sources; `summary` is the result of `summarise_slices`, ALL first."""
-    whole, *sources = summary.to_dicts()
-    rows = [whole, *sources[:MOST_SOURCES]] if len(sources) > 1 else [whole]
-    hits = "" if whole["ar_hit_share"] is None else ", and of AR hits, which are repeated and rare in training"
-    rest = not_drawn([row["source"] for row in sources[len(rows) - 1 :]]) if len(sources) > 1 else ""
-    by_source = ", by source" * (len(rows) > 1)
-    caption = f"Share of predicted tokens that repeat a bigram of their context{hits}{by_source}.{rest}"
+    """One chart of the largest sources; `summary` is that of `summarise_slices`, ALL first."""
+    total, *sources = summary.to_dicts()
+    has_hits, has_sources = total["ar_hit_share"] is not None, len(sources) > 1
+    rows = [total, *sources[:MOST_SOURCES]] if has_sources else [total]
+    caption = "Share of predicted tokens that repeat a bigram of their context"
+    if has_hits:
+        caption += ", and of AR hits, which are repeated and rare in training"
+    if has_sources:
+        others = not_drawn([row["source"] for row in sources[len(rows) - 1 :]])
+        caption += f", by source.{others}"
+    else:
+        caption += "."
     names = labels([row["source"] for row in rows])
-    drawn = []
-    for kind, named in _KINDS.items():
+    kinds = _KINDS if has_hits else {"repeated": _KINDS["repeated"]}
+    bars = []
+    for kind, words in kinds.items():
         for row in rows:
-            if (found := row[f"{kind}_share"]) is not None:
-                tip = f"{row['source']}: {percent(found, 2)} {named} of {counted(row['tokens'], 'token')}"
-                drawn.append(
-                    {"name": names[row["source"]], "kind": named, "share": found, "tip": tip},
-                )
-    kinds = [named for named in _KINDS.values() if any(row["kind"] == named for row in drawn)]
-    colour = column(
-        "kind",
-        scale={"domain": kinds, "range": [Colour("rest"), Colour("hits")][: len(kinds)]},
-    )
+            if (value := row[f"{kind}_share"]) is not None:
+                amount = f"{percent(value, 2)} {words} of {counted(row['tokens'], 'token')}"
+                tip = f"{row['source']}: {amount}"
+                name = names[row["source"]]
+                bars.append({"name": name, "kind": words, "share": value, "tip": tip})
+    colours = [Colour("rest"), Colour("hits")][: len(kinds)]
     channels = {
         "x": share("share", "share of tokens", zero=True),
         "y": column("name", sort=list(names.values()), axis={"title": None}),
         **TIP,
+        "color": column("kind", scale={"domain": list(kinds.values()), "range": colours}),
     }
-    bars = [
-        layer(
-            "bar",
-            f"datum.kind === '{named}'",
-            channels={**channels, "color": colour},
-            height=height,
-        )
-        for named, height in zip(kinds, (15, 9), strict=False)
-    ]
-    spec = plot(
-        drawn,
-        *bars,
-        width=WIDTH + 30 - 6.5 * max(map(len, names.values())),
-        height=24 * len(rows),
-    )
-    title = "Repeated tokens" if whole["ar_hit_share"] is None else "Repeated tokens and AR hits"
-    return [Figure("slices", f"{title}{' by source' * (len(rows) > 1)}", caption, spec)]
+    layers = []
+    for words, height in zip(kinds.values(), (15, 9), strict=False):
+        condition = f"datum.kind === '{words}'"
+        layers.append(layer("bar", condition, channels=channels, height=height))
+    width = WIDTH + 30 - 6.5 * max(map(len, names.values()))
+    spec = plot(bars, *layers, width=width, height=24 * len(rows))
+    title = "Repeated tokens and AR hits" if has_hits else "Repeated tokens"
+    return [Figure("slices", f"{title}{' by source' * has_sources}", caption, spec)]

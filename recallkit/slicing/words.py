@@ -29,7 +29,7 @@ from recallkit.storage.schemas import LAYOUTS, arrow_schema
 from recallkit.text.sequences import group_ids, sequence_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -80,7 +80,8 @@ def words_path(tokens: Path) -> Path:
 
 def needed_columns(slices: Sequence[Slice]) -> tuple[str, ...]:
     """The columns of the table of words that slices need, each once."""
-    return tuple(dict.fromkeys(name for slice_ in slices for name in slice_.columns if name in LAYOUTS["words"]))
+    columns = itertools.chain.from_iterable(slice_.columns for slice_ in slices)
+    return tuple(dict.fromkeys(name for name in columns if name in LAYOUTS["words"]))
 
 
 def words_options(tokens: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,49 +115,34 @@ def make_words(slices: Path) -> dict[str, Any]:
     labels = artifacts.read_manifest(tokens)
     options = words_options(labels)
     artifacts.check_replaceable(path)
-    result = Result(
-        path,
-        "words",
-        options,
-        force=artifacts.manifest_options(path, force=True) not in (None, options),
-    )
+    is_other = artifacts.manifest_options(path, force=True) not in (None, options)
+    result = Result(path, "words", options, force=is_other)
     if (finished := result.finished()) is not None:
         return finished
-    if artifacts.read_manifest(slices / "sequences.parquet")["sequences_digest"] != labels["sequences_digest"]:
-        raise UserError(
-            "other sequences than those that were labelled",
-            where=slices / "sequences.parquet",
-            remedy=_SLICE_AGAIN,
-        )
+    sequences = slices / "sequences.parquet"
+    if artifacts.read_manifest(sequences)["sequences_digest"] != labels["sequences_digest"]:
+        problem = "other sequences than those that were labelled"
+        raise UserError(problem, where=sequences, remedy=_SLICE_AGAIN)
     text = load_slices_tokenizer(slices, labels["tokenizer"]).document_text
     if text is None:
-        problem = f"the entries of the tokenizer {labels['tokenizer']['name']} are not bytes of the text, so its words are unknown"
-        raise UserError(
-            problem,
-            where=slices,
-            remedy="leave out slices of words, or slice with another tokenizer",
-        )
-    facts = {
-        **result.stamp(),
-        **{key: labels[key] for key in ("sequences_digest", "num_rows", "num_sequences", "seq_len")},
-    }
+        entries = f"the entries of the tokenizer {labels['tokenizer']['name']}"
+        problem = f"{entries} are not bytes of the text, so its words are unknown"
+        remedy = "leave out slices of words, or slice with another tokenizer"
+        raise UserError(problem, where=slices, remedy=remedy)
+    names = ("sequences_digest", "num_rows", "num_sequences", "seq_len")
+    facts = {**result.stamp(), **{name: labels[name] for name in names}}
     with progress("reading words", total=labels["num_rows"]) as show:
 
         def tables() -> Iterator[pa.Table]:
             counts, done = _train_counts(tokens), 0
-            for group in sequence_groups(slices / "sequences.parquet"):
+            for group in sequence_groups(sequences):
                 table = label_words(group, text, lambda: next(counts, None))
                 yield table
                 done += table.num_rows
                 show(done)
 
-        return artifacts.write_parquet(
-            path,
-            tables(),
-            arrow_schema("words"),
-            facts,
-            use_dictionary=["word_kind", "word_count"],
-        )
+        schema, texts = arrow_schema("words"), ["word_kind", "word_count"]
+        return artifacts.write_parquet(path, tables(), schema, facts, use_dictionary=texts)
 
 
 def _train_counts(tokens: Path) -> Iterator[int | None]:
@@ -201,7 +187,7 @@ def label_words(
 
 
 class Word(NamedTuple):
-    """A word: bytes [start, stop) of its sequence's text, itself, and whether it begins a sentence."""
+    """A word: bytes [start, stop) of its sequence's text, itself, whether it begins a sentence."""
 
     start: int
     stop: int
@@ -222,45 +208,75 @@ def label_sequence(
     tokens, before a new document; `counts`: the training count of each id's bigram, None where it
     is not known.
     """
-    begins = list(
-        accumulate(lengths, initial=0),
-    )  # where each id's bytes begin, and where the last one's end
-    edges = [
-        0,
-        *(place + 1 for place, end in enumerate(is_end) if end),
-        len(lengths),
-    ]  # ids between which documents end
+    # Where each id's bytes begin, and where the last one's end.
+    begins = list(accumulate(lengths, initial=0))
+    # Ids between which documents end.
+    edges = [0, *(place + 1 for place, end in enumerate(is_end) if end), len(lengths)]
     words: list[Word] = []
-    marked = {marks: ([False] * len(lengths), [False] * len(lengths)) for marks in (_BRACKETS, _QUOTES)}
+    brackets, quotes = _Pairs(begins), _Pairs(begins)
     for first, last in pairwise(edges):
         text = joined[begins[first] : begins[last]].decode("utf-8", "surrogateescape")
         bounds = _byte_bounds(text, begins[first])
-        words += (Word(bounds[start], bounds[stop], word, is_first) for start, stop, word, is_first in find_words(text))
-        for marks, (opens, closes) in marked.items():
-            for opened, closed in find_pairs(text, marks):
-                opener = bisect_right(begins, bounds[opened]) - 1  # the id that has these bytes
-                closer = len(lengths) if closed is None else bisect_right(begins, bounds[closed]) - 1
-                opens[opener] |= opener < closer
-                if opener < closer < len(lengths):
-                    closes[closer] = True
-    owner = _word_of_each(begins, words)
-    smallest: dict[int, int] = {}  # word -> the smallest count of a bigram inside it
-    for place in range(1, len(lengths)):
-        word_number, count = owner[place], counts[place]
-        if word_number is not None and word_number == owner[place - 1] and count is not None:
-            smallest[word_number] = min(count, smallest.get(word_number, count))
-    labels: list[tuple[bool, bool, int | None, str]] = []
-    seen: set[str] = set()
-    seen_folded: set[str] = set()
+        for start, stop, *word in find_words(text):
+            words += (Word(bounds[start], bounds[stop], *word),)
+        brackets.add(find_pairs(text, _BRACKETS), bounds)
+        quotes.add(find_pairs(text, _QUOTES), bounds)
+    numbers = _word_of_id(begins, words)
+    labels = _word_labels(words, _smallest_counts(numbers, counts))
+    none = (False, False, None, None)
+    of_words = [none if number is None else labels[number] for number in numbers]
+    flags = zip(brackets.opens, brackets.closes, quotes.opens, quotes.closes, strict=True)
+    return [(*word, *marks) for word, marks in zip(of_words, flags, strict=True)]
+
+
+class _Pairs:
+    """Which ids of a sequence open a pair of marks that a later one closes, and which close one."""
+
+    def __init__(self, begins: Sequence[int]) -> None:
+        """`begins`: where the bytes of ids begin, and where the last one's end."""
+        self._begins = begins
+        self.opens, self.closes = [False] * (len(begins) - 1), [False] * (len(begins) - 1)
+
+    def add(self, pairs: Iterable[tuple[int, int | None]], bounds: Sequence[int]) -> None:
+        """Adds the pairs of a document, whose characters begin at these bytes."""
+        num_ids = len(self.opens)
+        for opened, closed in pairs:
+            opener = bisect_right(self._begins, bounds[opened]) - 1  # the id that has these bytes
+            closer = num_ids
+            if closed is not None:
+                closer = bisect_right(self._begins, bounds[closed]) - 1
+            self.opens[opener] |= opener < closer
+            if opener < closer < num_ids:
+                self.closes[closer] = True
+
+
+def _smallest_counts(
+    numbers: Sequence[int | None],
+    counts: Sequence[int | None],
+) -> dict[int, int]:
+    """By word, the smallest count of a bigram inside it; `numbers`: the word of each id."""
+    smallest: dict[int, int] = {}
+    for (before, number), count in zip(pairwise(numbers), counts[1:], strict=True):
+        if number is not None and number == before and count is not None:
+            smallest[number] = min(count, smallest.get(number, count))
+    return smallest
+
+
+def _word_labels(
+    words: Sequence[Word],
+    smallest: Mapping[int, int],
+) -> list[tuple[bool, bool, int | None, str]]:
+    """Of each word whether it and its stem are in the sequence already, its count and its kind."""
+    labels = []
+    earlier, earlier_stems = set[str](), set[str]()
     for number, word in enumerate(words):
-        folded, kind = _describe(word.text)
+        stem, kind = _describe(word.text)
         kind = "plain" if kind == "capitalised" and word.begins_sentence else kind
-        labels.append((word.text in seen, folded in seen_folded, smallest.get(number), kind))
-        seen.add(word.text)
-        seen_folded.add(folded)
-    nothing = (False, False, None, None)
-    flags = itertools.chain(*marked.values())
-    return [(*(nothing if number is None else labels[number]), *of_id) for number, *of_id in zip(owner, *flags, strict=True)]
+        is_in, has_stem = word.text in earlier, stem in earlier_stems
+        labels.append((is_in, has_stem, smallest.get(number), kind))
+        earlier.add(word.text)
+        earlier_stems.add(stem)
+    return labels
 
 
 def _byte_bounds(text: str, start: int) -> Sequence[int]:
@@ -268,32 +284,19 @@ def _byte_bounds(text: str, start: int) -> Sequence[int]:
     `start`."""
     if text.isascii():
         return range(start, start + len(text) + 1)
-    return list(
-        accumulate(
-            (len(character.encode("utf-8", "surrogateescape")) for character in text),
-            initial=start,
-        )
-    )
+    widths = (len(character.encode("utf-8", "surrogateescape")) for character in text)
+    return list(accumulate(widths, initial=start))
 
 
-def _word_of_each(begins: Sequence[int], words: Sequence[Word]) -> list[int | None]:
+def _word_of_id(begins: Sequence[int], words: Sequence[Word]) -> list[int | None]:
     """The number of the first word that each id has a byte of; `begins`: where the bytes of ids
     begin, and where the last one's end."""
     starts, stops = np.array(begins[:-1]), np.array(begins[1:])
-    first = np.searchsorted(
-        [word.stop for word in words],
-        starts,
-        side="right",
-    )  # the first word that ends behind an id's first byte
+    # The first word that ends behind an id's first byte.
+    first = np.searchsorted([word.stop for word in words], starts, side="right")
     beginning = np.append([word.start for word in words], np.iinfo(np.int64).max)[first]
-    return [
-        number if is_in else None
-        for number, is_in in zip(
-            first.tolist(),
-            (beginning < stops) & (stops > starts),
-            strict=True,
-        )
-    ]
+    is_in = (beginning < stops) & (stops > starts)
+    return [number if has else None for number, has in zip(first.tolist(), is_in, strict=True)]
 
 
 @lru_cache
@@ -308,14 +311,15 @@ def _word_pattern(marks: str) -> re.Pattern[str]:
 def find_words(text: str) -> Iterator[tuple[int, int, str, bool]]:
     """The words of a document's text: characters [start, stop), itself, and whether it begins a
     sentence, as a document's first does."""
-    marks = "" if text.isascii() else "".join(sorted(each for each in set(text) if unicodedata.category(each)[0] == "M"))
+    characters = set() if text.isascii() else set(text)
+    marks = sorted(sign for sign in characters if unicodedata.category(sign)[0] == "M")
     begins_sentence = True
-    for found in _word_pattern(marks).finditer(text):
-        word = found["word"]
+    for match in _word_pattern("".join(marks)).finditer(text):
+        word = match["word"]
         if word is None:
             begins_sentence = True
         elif any(map(str.isalnum, word)):
-            yield found.start(), found.end(), word, begins_sentence
+            yield match.start(), match.end(), word, begins_sentence
             begins_sentence = False
 
 
@@ -374,15 +378,17 @@ def kind_of_word(word: str) -> str:
     if _NUMBER.fullmatch(inner):
         return "number"
     has_digit, has_letter = any(map(str.isdecimal, inner)), any(map(str.isalpha, inner))
-    if "_" in inner or (has_digit and has_letter) or any(a.islower() and b.isupper() for a, b in pairwise(inner)):
+    has_camel = any(a.islower() and b.isupper() for a, b in pairwise(inner))
+    if "_" in inner or (has_digit and has_letter) or has_camel:
         return "identifier"
     return "capitalised" if inner[:1].isupper() or inner[:1].istitle() else "plain"
 
 
 @cache
 def _stop_words() -> frozenset[str]:
-    lines = (files("recallkit") / "data" / "stop_words.txt").read_text(encoding="utf-8").splitlines()
-    return frozenset(line.strip().lstrip("'’") for line in lines if not line.startswith("#"))
+    text = (files("recallkit") / "data" / "stop_words.txt").read_text(encoding="utf-8")
+    lines = (line.strip() for line in text.splitlines() if not line.startswith("#"))
+    return frozenset(line.lstrip("'’") for line in lines)
 
 
 @cache

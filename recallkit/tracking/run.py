@@ -44,7 +44,7 @@ def track_path(
     question = {
         "reference": reference.key,
         "causal": causal,
-        "slice": [slice_.given for slice_ in followed],
+        "slice": [slice_.option for slice_ in followed],
         "run": run,
     }
     return folder_of(slices / "track", words, question)
@@ -82,7 +82,7 @@ class TrackedRun:
             "reference": None if self.reference is None else self.reference.key,
             "sequences_digest": self.tokens.manifest["sequences_digest"],
             "causal": self.causal,
-            "slice": [slice_.given for slice_ in self.followed],
+            "slice": [slice_.option for slice_ in self.followed],
         }
         self.question = Question("track", TrackTables, self.out, self.options, self.force)
         self.question.check()  # another is not replaced; the answer to the same one grows

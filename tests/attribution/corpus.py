@@ -202,7 +202,7 @@ def compared(
     manifest = gap_manifest(
         "ref",
         list(models),
-        slice=[slice_.given for slice_ in requested],
+        slice=[slice_.option for slice_ in requested],
         slices=artifacts.read_manifest(labels),
     )
     artifacts.write_frames(tables, folder / "gap", manifest)

@@ -29,7 +29,7 @@ def test_what_is_asked_for_is_a_question_of_its_own(small_slices, tmp_path):
     assert paths[0] == paths[1] != paths[2]
     tables = attribution.gap(*MODELS, small_slices, tmp_path, question=attribution.GapQuestion(slices))
     comparison = read_comparison(tmp_path, small_slices)
-    assert [slice_.given for slice_ in comparison.requested] == comparison.manifest["slice"] == REQUESTED
+    assert [slice_.option for slice_ in comparison.requested] == comparison.manifest["slice"] == REQUESTED
     assert ComparisonView(comparison).json()["gap"] == tables.gap.to_dicts()
     assert "first occurrences" in method(comparison)["Recall efficiency"]
     with pytest.raises(UserError, match="--force"):

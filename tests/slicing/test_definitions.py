@@ -131,7 +131,7 @@ def test_an_expression_is_true_or_false_of_each_token(expression, rows):
         return
     assert found(f"x={expression}") == [rows]
     slice_ = parse_slice(f"  x =  {expression} ")
-    assert (slice_.name, slice_.given, slice_.sentence) == (
+    assert (slice_.name, slice_.option, slice_.sentence) == (
         "x",
         f"x={expression}",
         f"Tokens where {expression}.",
@@ -214,7 +214,7 @@ def test_names_that_cannot_be_are_refused(given_, message):
 
 def test_slices_are_taken_once_and_those_of_every_comparison_not_at_all():
     assert [
-        slice_.given
+        slice_.option
         for slice_ in parse_slices(
             [
                 "copy:k4",

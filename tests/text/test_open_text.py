@@ -100,7 +100,7 @@ def test_gigatoken_encodes_more_than_half_a_megabyte_and_gives_the_same_ids(tmp_
 
 def test_a_manifest_has_no_password():
     shard = Shard("https://me:secret@host/text.jsonl", "text", FieldFinder())
-    assert OpenText(TextOptions(texts=["a"])).of_shards([shard]).names() == [
+    assert OpenText(TextOptions(texts=["a"])).of_shards([shard]).facts()["names"] == [
         "https://***@host/text.jsonl",
     ]
 
