@@ -52,10 +52,10 @@ def expected(
     streams = [[i for d in documents for i in [*d, END]]] if boundary == "pack" else [[END, *d] for d in documents]
     left, pairs, singles = (limit if limit is not None else 10**9), Counter(), Counter()
     for stream in streams:
-        kept = stream[:left]
-        left -= len(kept)
-        pairs.update(tuple(kept[i : i + order]) for i in range(len(kept) - order + 1))
-        singles.update(kept)
+        stream_ids = stream[:left]
+        left -= len(stream_ids)
+        pairs.update(tuple(stream_ids[i : i + order]) for i in range(len(stream_ids) - order + 1))
+        singles.update(stream_ids)
     return pairs, singles
 
 

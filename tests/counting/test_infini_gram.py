@@ -31,16 +31,16 @@ class Handler(BaseHTTPRequestHandler):
     """Counts in a text with a separator after each document, as the service's program answers."""
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked.append(asked)
-        if len(self.server.asked) > self.server.most:
+        queries = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.queries.append(queries)
+        if len(self.server.queries) > self.server.most:
             return self.answer(400, {"error": "[Flask] too much"})
-        if asked["index"] != "v4_mine" or asked["query_type"] != "count":
-            return self.answer(400, {"error": f"[Flask] Invalid index: {asked['index']}"})
-        ids = asked["query_ids"] if "query_ids" in asked else self.server.encode(f" {asked['query']}") if asked["query"] else []
+        if queries["index"] != "v4_mine" or queries["query_type"] != "count":
+            return self.answer(400, {"error": f"[Flask] Invalid index: {queries['index']}"})
+        ids = queries["query_ids"] if "query_ids" in queries else self.server.encode(f" {queries['query']}") if queries["query"] else []
         count = self.server.counts[tuple(ids)] if ids else self.server.total
-        found = {"count": count, "approx": False, "token_ids": ids, "tokens": [], "latency": 0.1}
-        return self.answer(200, found | (self.server.spoilt if len(ids) == 2 else {}))
+        reply = {"count": count, "approx": False, "token_ids": ids, "tokens": [], "latency": 0.1}
+        return self.answer(200, reply | (self.server.spoilt if len(ids) == 2 else {}))
 
     def answer(self, status: int, content: object) -> None:
         body = json.dumps(content).encode()
@@ -63,7 +63,7 @@ def server(tmp_path, monkeypatch) -> Iterator[ThreadingHTTPServer]:
     server.encode = lambda text: tokenizer.encode([text])[0].tolist()
     ids = [token for text in TEXTS for token in (*server.encode(text), SEPARATOR)]
     server.counts, server.total = Counter(pairwise(ids)), len(ids)
-    server.asked, server.most, server.spoilt = [], 1 << 30, {}
+    server.queries, server.most, server.spoilt = [], 1 << 30, {}
     server.spec = f"infini-gram:http://127.0.0.1:{server.server_port}#v4_mine"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -90,8 +90,8 @@ def labels(folder: Path) -> pl.DataFrame:
     return pl.read_parquet(folder / "tokens.parquet")
 
 
-def pairs(asked: list[dict]) -> list[tuple[int, ...]]:
-    return [tuple(each["query_ids"]) for each in asked if "query_ids" in each]
+def pairs(queries: list[dict]) -> list[tuple[int, ...]]:
+    return [tuple(query["query_ids"]) for query in queries if "query_ids" in query]
 
 
 def test_labels_are_those_of_counting_its_text(server, text, tmp_path):
@@ -100,22 +100,22 @@ def test_labels_are_those_of_counting_its_text(server, text, tmp_path):
         tmp_path / "own.duckdb",
     )
     slicing.slice_text(text, tmp_path / "own", counts=tmp_path / "own.duckdb", seq_len=128)
-    made = slicing.slice_text(text, tmp_path / "remote", counts=server.spec, seq_len=128)
+    manifest = slicing.slice_text(text, tmp_path / "remote", counts=server.spec, seq_len=128)
     own, remote = labels(tmp_path / "own"), labels(tmp_path / "remote")
     assert own["ar_hit"].sum() > 50
     assert remote["ar_hit"].equals(own["ar_hit"])
     assert remote["train_count"].equals(
         own.select(pl.when("repeated").then("train_count"))["train_count"],
     )
-    assert made["counts"]["num_tokens"] == server.total
+    assert manifest["counts"]["num_tokens"] == server.total
     repeated = own.filter("repeated").select("prev_token", "token").unique().rows()
     end = load_tokenizer(None).end_token_id
     assert any(end in pair for pair in repeated)
-    assert sorted(pairs(server.asked)) == sorted(tuple(SEPARATOR if token == end else token for token in pair) for pair in repeated)
-    before = len(pairs(server.asked))
+    assert sorted(pairs(server.queries)) == sorted(tuple(SEPARATOR if token == end else token for token in pair) for pair in repeated)
+    before = len(pairs(server.queries))
     slicing.slice_text(text, tmp_path / "remote", counts=server.spec, seq_len=128, force=True)
     slicing.slice_text(text, tmp_path / "shorter", counts=server.spec, seq_len=64)
-    assert len(pairs(server.asked)) == before, "what is known is not asked for again"
+    assert len(pairs(server.queries)) == before, "what is known is not asked for again"
 
 
 def test_interrupted_questions_resume(server, text, tmp_path, monkeypatch):
@@ -124,10 +124,10 @@ def test_interrupted_questions_resume(server, text, tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"it answers 400 \(.*too much.*answers are kept"):
         slicing.slice_text(text, tmp_path / "slices", counts=server.spec, seq_len=128)
     server.most = 1 << 30
-    first = set(pairs(server.asked))
-    server.asked.clear()
+    first = set(pairs(server.queries))
+    server.queries.clear()
     slicing.slice_text(text, tmp_path / "slices", counts=server.spec, seq_len=128)
-    again = pairs(server.asked)
+    again = pairs(server.queries)
     assert len(first) > 80
     assert len(first.intersection(again)) <= 20, "at most the chunk that was not complete"
     assert len(again) == len(set(again)) > 30
@@ -192,20 +192,20 @@ def test_requests_to_the_public_service_are_paced(server, text, tmp_path, monkey
     monkeypatch.setattr(infini_gram, "time", clock)
     slicing.slice_text(text, tmp_path / "own", counts=server.spec, seq_len=128)
     assert clock.now == 0.0
-    server.asked.clear()
+    server.queries.clear()
     address = server.spec.removeprefix("infini-gram:").partition("#")[0]
     monkeypatch.setattr(infini_gram, "_PUBLIC", address)
     monkeypatch.setenv("RECALLKIT_HOME", str(tmp_path / "empty"))
     slicing.slice_text(text, tmp_path / "public", counts="infini-gram:v4_mine", seq_len=128)
-    assert len(server.asked) > 100
-    assert clock.now == pytest.approx((len(server.asked) - 1) / 10)
+    assert len(server.queries) > 100
+    assert clock.now == pytest.approx((len(server.queries) - 1) / 10)
 
 
 def test_an_interruption_does_not_wait_for_the_server(server, text, tmp_path, monkeypatch):
     answered, is_over = Handler.answer, threading.Event()
 
     def answer(handler, status, content):
-        if len(server.asked) == 50:
+        if len(server.queries) == 50:
             os.kill(os.getpid(), signal.SIGINT)
             is_over.wait(60)
         answered(handler, status, content)
@@ -221,12 +221,12 @@ def test_an_interruption_does_not_wait_for_the_server(server, text, tmp_path, mo
             slicing.slice_text(text, tmp_path / "slices", counts=server.spec, seq_len=128)
     finally:
         signal.signal(signal.SIGINT, handler)
-    assert len(server.asked) == 50, "the answer is still to come"
+    assert len(server.queries) == 50, "the answer is still to come"
     is_over.set()
-    server.asked.clear()
-    server.asked += [{}] * 60
+    server.queries.clear()
+    server.queries += [{}] * 60
     slicing.slice_text(text, tmp_path / "slices", counts=server.spec, seq_len=128)
-    assert len(pairs(server.asked)) < 110, "40 of more than 130 are kept"
+    assert len(pairs(server.queries)) < 110, "40 of more than 130 are kept"
 
 
 def test_commands_use_these_labels_or_say_why_not(server, text, tmp_path, run):
@@ -256,8 +256,8 @@ def test_commands_use_these_labels_or_say_why_not(server, text, tmp_path, run):
     )
     assert done.returncode == 0, done.stderr
     rows = {row["slice"]: row for row in pl.read_parquet(tmp_path / "gap/by_partition.parquet").to_dicts()}
-    found = labels(out)
-    assert rows["bigram repeated, rare"]["tokens"] == found["ar_hit"].sum() > 0
+    reply = labels(out)
+    assert rows["bigram repeated, rare"]["tokens"] == reply["ar_hit"].sum() > 0
     assert rows["token new, rare"]["tokens"] == 0
     assert "tokens by what the context already contains" not in " ".join(done.stdout.split())
     done = run("gap", "zoo:attention", "zoo:base-conv", "--slices", out, "--slice", "first_rare")

@@ -55,7 +55,7 @@ def test_a_table_is_downloaded_once(shared, counted, monkeypatch, ranges):  # no
 
 def test_slices_have_its_counts(shared, counted, tmp_path, run):  # noqa: F811
     url, _ = shared
-    told = run(
+    printed = run(
         "slice",
         "demo:validation",
         "--limit-tokens",
@@ -66,7 +66,7 @@ def test_slices_have_its_counts(shared, counted, tmp_path, run):  # noqa: F811
         tmp_path / "slices",
         "--json",
     )
-    assert told.returncode == 0, told.stderr
+    assert printed.returncode == 0, printed.stderr
     known = json.loads((tmp_path / "slices/manifest.json").read_text())["counts"]
     assert known["id"] == read_meta(counted)["id"]
     assert Path(known["path"]).read_bytes() == counted.read_bytes()
@@ -74,9 +74,9 @@ def test_slices_have_its_counts(shared, counted, tmp_path, run):  # noqa: F811
 
 def test_what_is_not_the_table_is_refused(shared, counted, tmp_path):  # noqa: F811
     url, served = shared
-    whole = counted.read_bytes()
+    content = counted.read_bytes()
     assert f"its id is {read_meta(counted)['id']}, not {'0' * 32}" in refused(f"{url}#{'0' * 32}")
-    served.write_bytes(whole[: len(whole) // 2])
+    served.write_bytes(content[: len(content) // 2])
     assert "not a complete counts table" in refused(url)
     served.write_bytes(
         changed(
@@ -114,10 +114,10 @@ class _Hub(FileHandler):
                 "oid": "1" * 40,
             }
         ]
-        found = None if not self.path.startswith("/api/datasets/me/counts") else files if "/tree/main" in self.path else known
-        body = json.dumps(found or {}).encode()
-        self.send_response(404 if found is None else 200)
-        if found is None:
+        reply = None if not self.path.startswith("/api/datasets/me/counts") else files if "/tree/main" in self.path else known
+        body = json.dumps(reply or {}).encode()
+        self.send_response(404 if reply is None else 200)
+        if reply is None:
             self.send_header("X-Error-Code", "RepoNotFound")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -222,9 +222,9 @@ def test_a_table_of_a_known_id_may_be_signed_anew(counted, tmp_path, monkeypatch
     wanted = read_meta(counted)["id"]
     with web.serving(lambda request: request.part(counted.read_bytes(), TAG)) as there:
         first = remote.downloaded_counts(f"{there.url}/c.duckdb?sig=secret#{wanted}")
-        num = len(there.asked)
+        num = len(there.requests)
         assert remote.downloaded_counts(f"{there.url}/c.duckdb?sig=other#{wanted}") == first
-        assert len(there.asked) == num
+        assert len(there.requests) == num
         assert remote.downloaded_counts(
             f"{there.url}/c.duckdb?sig=secret",
         ) != remote.downloaded_counts(f"{there.url}/c.duckdb?sig=other")

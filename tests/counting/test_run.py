@@ -53,7 +53,7 @@ def count(text: TextOptions, out: Path, **options: object) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def whole(text, tmp_path_factory) -> dict[str, object]:
+def complete(text, tmp_path_factory) -> dict[str, object]:
     """What one process makes of the text in one shard range."""
     out = tmp_path_factory.mktemp("whole") / "counts.duckdb"
     with pytest.MonkeyPatch.context() as patched:
@@ -61,8 +61,8 @@ def whole(text, tmp_path_factory) -> dict[str, object]:
         return count(text, out)
 
 
-def test_several_processes_give_the_same_table(text, whole, tmp_path):
-    assert count(text, tmp_path / "counts.duckdb", workers=2) == whole
+def test_several_processes_give_the_same_table(text, complete, tmp_path):
+    assert count(text, tmp_path / "counts.duckdb", workers=2) == complete
 
 
 @pytest.mark.parametrize("limit", [1, 12_345])
@@ -97,15 +97,15 @@ def test_only_is_the_same_in_shard_ranges(text, tmp_path, small_slices, warm_wor
     assert facts(tmp_path / "one.duckdb") == facts(tmp_path / "several.duckdb")
 
 
-def test_a_killed_process_is_replaced(text, whole, tmp_path, warm_workers, dying_worker, capfd):
+def test_a_killed_process_is_replaced(text, complete, tmp_path, warm_workers, dying_worker, capfd):
     """Its shard range is counted by another one."""
-    assert count(text, tmp_path / "counts.duckdb", workers=2) == whole
+    assert count(text, tmp_path / "counts.duckdb", workers=2) == complete
     assert "a counting process died (SIGKILL)" in capfd.readouterr().err
 
 
 def test_an_interrupted_count_goes_on_with_other_workers(
     text,
-    whole,
+    complete,
     tmp_path,
     warm_workers,
     monkeypatch,
@@ -124,12 +124,15 @@ def test_an_interrupted_count_goes_on_with_other_workers(
         counting.count(text, out)
     monkeypatch.setattr(CountedShardRange, "save", saved)
     assert not out.exists()
-    assert count(text, out, workers=2) == whole
-    told = re.search(r"resuming after ([\d,]+) tokens", capsys.readouterr().err)
-    assert told
-    before, stage = int(told[1].replace(",", "")), read_meta(out)["timings"]["stages"]["counting"]
-    assert 0 < before < whole["num_tokens"]
-    assert (stage["tokens"], stage["resumed"]) == (whole["num_tokens"] - before, True)
+    assert count(text, out, workers=2) == complete
+    resumed = re.search(r"resuming after ([\d,]+) tokens", capsys.readouterr().err)
+    assert resumed
+    before, stage = (
+        int(resumed[1].replace(",", "")),
+        read_meta(out)["timings"]["stages"]["counting"],
+    )
+    assert 0 < before < complete["num_tokens"]
+    assert (stage["tokens"], stage["resumed"]) == (complete["num_tokens"] - before, True)
 
 
 def test_unfinished_shard_ranges_are_not_lost_to_other_options(text, tmp_path, monkeypatch):
@@ -151,7 +154,7 @@ def _interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_part_that_lost_a_file_is_counted_again(text, whole, tmp_path, monkeypatch):
+def test_a_part_that_lost_a_file_is_counted_again(text, complete, tmp_path, monkeypatch):
     out = tmp_path / "counts.duckdb"
     monkeypatch.setattr(bigrams, "join_shard_ranges", _interrupt)
     with pytest.raises(KeyboardInterrupt):
@@ -159,19 +162,19 @@ def test_a_part_that_lost_a_file_is_counted_again(text, whole, tmp_path, monkeyp
     monkeypatch.undo()
     next((tmp_path / ".counts.duckdb.partial").glob("tokens-*.counts")).unlink()
     monkeypatch.setattr(bigrams, "SHARD_RANGE_BYTES", 1)
-    assert count(text, out) == whole
+    assert count(text, out) == complete
 
 
 def test_runs_merged_by_ranges_of_keys_are_sorted_and_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(sorted_runs, "ROWS_PER_RANGE", 50)
-    rng, expected, made = np.random.default_rng(0), Counter(), []
+    rng, expected, runs = np.random.default_rng(0), Counter(), []
     for _ in range(5):
         keys = np.unique(rng.integers(0, 2000, 300)).astype(np.uint64)
         counts = rng.integers(1, 9, len(keys)).astype(np.uint64)
         expected.update(dict(zip(keys.tolist(), counts.tolist(), strict=True)))
-        made.append(sorted_runs.kind_of("bigrams").make(keys, counts))
+        runs.append(sorted_runs.kind_of("bigrams").make(keys, counts))
     files = sorted_runs.RunFiles(tmp_path, "bigrams")
-    keys, counts = files.load(files.merge(made, num_threads=3))
+    keys, counts = files.load(files.merge(runs, num_threads=3))
     assert keys.tolist() == sorted(expected)
     assert counts.tolist() == [expected[key] for key in sorted(expected)]
 

@@ -25,14 +25,14 @@ pairs = st.tuples(st.integers(0, 5), st.integers(0, 5) | st.just(2**32 - 1))
 @settings(max_examples=50)
 @given(
     table=st.dictionaries(pairs, st.sampled_from([0, 1, 9, 2**32, 2**40]), max_size=30),
-    asked=st.lists(pairs, max_size=60),
+    looked_up=st.lists(pairs, max_size=60),
 )
-@example(table={}, asked=[(0, 1), (5, 2)])
-def test_counts_are_those_of_a_dictionary(table, asked):
+@example(table={}, looked_up=[(0, 1), (5, 2)])
+def test_counts_are_those_of_a_dictionary(table, looked_up):
     rows = sorted((first << 32 | second, count) for (first, second), count in table.items())
     keys, counts = np.array(rows, np.uint64).reshape(-1, 2).T
-    asked = [*asked, *table, (2**32 - 1, 0), (0, 2**32 - 1)]
-    for pairs_asked in (asked, [pair for pair in asked if max(pair) <= 5]):
+    looked_up = [*looked_up, *table, (2**32 - 1, 0), (0, 2**32 - 1)]
+    for pairs_asked in (looked_up, [pair for pair in looked_up if max(pair) <= 5]):
         given_ids = np.array(pairs_asked, np.uint32).reshape(-1, 2).T
         assert search_counts(keys, counts, *given_ids).tolist() == [table.get(pair, 0) for pair in pairs_asked]
     starts = index_rows(keys)

@@ -28,12 +28,12 @@ from tests.conftest import made_up_texts, write_jsonl
 def documents(text: TextOptions) -> list[Counter]:
     """The bigrams of two different ids of each document, the end token in front of it included."""
     opened = OpenText(text)
-    found = []
+    result = []
     for encoded in opened.encoded(Position()):
         for start, stop in itertools.pairwise(encoded.offsets.tolist()):
             ids = [opened.tokenizer.end_token_id, *encoded.ids[start:stop].tolist()]
-            found.append(Counter(pair for pair in itertools.pairwise(ids) if len({*pair}) == 2))
-    return found
+            result.append(Counter(pair for pair in itertools.pairwise(ids) if len({*pair}) == 2))
+    return result
 
 
 @pytest.mark.parametrize("copies", [0, 1])
@@ -42,9 +42,9 @@ def test_the_share_is_that_of_bigrams_in_no_other_document(tmp_path, copies):
     path = write_jsonl(tmp_path / "text.jsonl", [*texts, *texts[:20] * copies])
     text = TextOptions([str(path)], "train", boundary="document")
     meta = counting.count(text, tmp_path / "counts.duckdb")
-    of_each = documents(text)
-    total = sum(of_each, Counter())
-    alone = sum(number for each in of_each for bigram, number in each.items() if number == total[bigram])
+    by_document = documents(text)
+    total = sum(by_document, Counter())
+    alone = sum(number for pairs in by_document for bigram, number in pairs.items() if number == total[bigram])
     assert alone > 0
     assert meta["unseen"] == {
         "share": alone / total.total(),
@@ -60,27 +60,27 @@ def test_a_sample_is_bounded_and_the_same_however_the_text_is_divided(
     boundary,
 ):
     texts = made_up_texts(200, 60, seed=4)
-    whole = write_jsonl(tmp_path / "whole.jsonl", texts)
+    joined = write_jsonl(tmp_path / "whole.jsonl", texts)
     for part in range(5):
         (tmp_path / "parts").mkdir(exist_ok=True)
         write_jsonl(tmp_path / "parts" / f"{part}.jsonl", texts[40 * part : 40 * part + 40])
     exact = counting.count(
-        TextOptions([str(whole)], "train", boundary=boundary),
+        TextOptions([str(joined)], "train", boundary=boundary),
         tmp_path / "exact.duckdb",
     )
     monkeypatch.setattr(unseen, "SAMPLED_BIGRAMS", 4000)
     monkeypatch.setattr(bigrams, "SHARD_RANGE_BYTES", 1)
-    found = [
+    result = [
         counting.count(
             TextOptions([str(tmp_path / name)], "train", boundary=boundary),
             tmp_path / f"{name}.duckdb",
         )
         for name in ("whole.jsonl", "parts")
     ]
-    assert found[0]["unseen"] == found[1]["unseen"]
-    assert 4000 <= found[0]["unseen"]["bigrams"] < 4600
-    assert found[0]["unseen"]["share"] == pytest.approx(exact["unseen"]["share"], abs=0.03)
-    assert found[0]["id"] == exact["id"], "the sample is no part of what identifies counts"
+    assert result[0]["unseen"] == result[1]["unseen"]
+    assert 4000 <= result[0]["unseen"]["bigrams"] < 4600
+    assert result[0]["unseen"]["share"] == pytest.approx(exact["unseen"]["share"], abs=0.03)
+    assert result[0]["id"] == exact["id"], "the sample is no part of what identifies counts"
 
 
 def test_it_is_not_known_of_few_documents_of_chosen_bigrams_and_of_tables_of_others(
@@ -101,9 +101,13 @@ def test_it_is_not_known_of_few_documents_of_chosen_bigrams_and_of_tables_of_oth
     meta = counting.count(TextOptions([str(more)], "train"), tmp_path / "more.duckdb")
     counting.export_counts(tmp_path / "more.duckdb", tmp_path / "ours.parquet", force=False)
     pl.read_parquet(tmp_path / "ours.parquet").write_parquet(tmp_path / "theirs.parquet")
-    given = {"tokenizer": None, "num_tokens": None, "boundary": "pack", "force": False}
+    settings_of = {"tokenizer": None, "num_tokens": None, "boundary": "pack", "force": False}
     for name, known in (("ours", meta["unseen"]), ("theirs", None)):
-        counting.import_counts(tmp_path / f"{name}.parquet", tmp_path / f"{name}.duckdb", **given)
+        counting.import_counts(
+            tmp_path / f"{name}.parquet",
+            tmp_path / f"{name}.duckdb",
+            **settings_of,
+        )
         assert open_counts(tmp_path / f"{name}.duckdb").describe()["unseen"] == known
     assert meta["unseen"]["documents"] == 30
 
@@ -117,12 +121,12 @@ def test_what_a_text_finds_unseen_and_how_much_its_documents_differ(tmp_path):
         TextOptions([str(read)], "validation", boundary="document"),
         set(sum(documents(text), Counter())),
     )
-    found = slice_text(text, tmp_path / "slices", counts=tmp_path / "counts.duckdb", seq_len=1000)["unseen"]
-    of_each = np.array([[sum(n for pair, n in each.items() if pair not in known), each.total()] for each in documents(text)])
-    unseen, total = of_each.sum(0)
-    assert (found["share"], found["bigrams"], found["documents"]) == (unseen / total, total, 40)
-    drawn = of_each[np.random.default_rng(0).integers(0, 40, (4000, 40))].sum(1)
-    assert found["standard_error"] == pytest.approx((drawn[:, 0] / drawn[:, 1]).std(), rel=0.1)
+    result = slice_text(text, tmp_path / "slices", counts=tmp_path / "counts.duckdb", seq_len=1000)["unseen"]
+    by_document = np.array([[sum(n for pair, n in pairs.items() if pair not in known), pairs.total()] for pairs in documents(text)])
+    unseen, total = by_document.sum(0)
+    assert (result["share"], result["bigrams"], result["documents"]) == (unseen / total, total, 40)
+    drawn = by_document[np.random.default_rng(0).integers(0, 40, (4000, 40))].sum(1)
+    assert result["standard_error"] == pytest.approx((drawn[:, 0] / drawn[:, 1]).std(), rel=0.1)
 
 
 KINDS = ("FreeLaw", "Github")
@@ -132,7 +136,7 @@ KINDS = ("FreeLaw", "Github")
 def of_kinds(test_data, tmp_path_factory):
     """Counts of 1.5 million characters of each kind, and 200,000 of other documents: (counts, text)
     by kind."""
-    folder, found = tmp_path_factory.mktemp("kinds"), {}
+    folder, result = tmp_path_factory.mktemp("kinds"), {}
     for kind in KINDS:
         paths = []
         for name in ("train-00", "valid"):
@@ -149,8 +153,8 @@ def of_kinds(test_data, tmp_path_factory):
                         room -= len(lines[-1])
             paths.append(write_jsonl(folder / f"{kind}-{name}.jsonl", lines))
         counting.count(TextOptions([str(paths[0])], "train"), folder / f"{kind}.duckdb")
-        found[kind] = folder / f"{kind}.duckdb", paths[1]
-    return found
+        result[kind] = folder / f"{kind}.duckdb", paths[1]
+    return result
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -168,10 +172,10 @@ def test_text_of_another_kind_is_warned_of_and_held_out_text_of_the_same_is_not(
             seq_len=256,
         )
         manifest = artifacts.read_manifest(out / "tokens.parquet")
-        found = SlicesView(out, manifest, summarise_slices(out / "tokens.parquet")).json()
-        assert ("of another kind of text" in (found["warning"] or "")) == (counted != kind), (
+        result = SlicesView(out, manifest, summarise_slices(out / "tokens.parquet")).json()
+        assert ("of another kind of text" in (result["warning"] or "")) == (counted != kind), (
             counted,
-            found["by_source"][0],
+            result["by_source"][0],
             manifest["counts"],
         )
-        json.dumps(found)
+        json.dumps(result)

@@ -107,10 +107,10 @@ def kill_at(share: float, question: Question, folder: Path) -> None:
     files."""
     words = [word.replace("@", str(folder)) for word in question.command.split()]
     context = multiprocessing.get_context("forkserver")
-    with copy_of(folder) as whole:
-        tally = whole.parent / "tally"
-        there = [word.replace("@", str(whole)) for word in question.command.split()]
-        assert _run(context, there, partial(die_at, -1, whole, tally)) == 0
+    with copy_of(folder) as undamaged:
+        tally = undamaged.parent / "tally"
+        there = [word.replace("@", str(undamaged)) for word in question.command.split()]
+        assert _run(context, there, partial(die_at, -1, undamaged, tally)) == 0
         number = int(int(tally.read_text()) * share)
         assert _run(context, words, partial(die_at, number, folder, tally)) == DEAD
 
@@ -146,11 +146,11 @@ def _without(value: Any) -> Any:
     return [_without(part) for part in value] if isinstance(value, list) else value
 
 
-def check(made: Path, question: Question, seed: int, wanted: Any) -> str:
+def check(results: Path, question: Question, seed: int, wanted: Any) -> str:
     """Flips one bit, cuts the file there or puts zeros there, and asks; what is wrong with the
     answer, or nothing."""
     drawn = random.Random(seed)
-    with copy_of(made) as folder:
+    with copy_of(results) as folder:
         files = sorted({path for glob in question.files for path in folder.glob(glob) if path.is_file() and path.stat().st_size})
         path = drawn.choice(files)
         content = bytearray(path.read_bytes())
@@ -176,9 +176,9 @@ def check(made: Path, question: Question, seed: int, wanted: Any) -> str:
     return ""
 
 
-def answer(made: Path, question: Question) -> Any:
+def answer(results: Path, question: Question) -> Any:
     """The numbers of an undamaged folder."""
-    with copy_of(made) as folder:
+    with copy_of(results) as folder:
         outcome = question.ask(folder)
         assert outcome.status == 0, outcome.err
         return numbers(outcome, folder)
@@ -195,16 +195,16 @@ def main() -> None:
     options = parser.parse_args()
     end, wrong, tried = time.monotonic() + options.seconds, 0, 0
     with tempfile.TemporaryDirectory() as place:
-        made = make(Path(place) / "made")
-        asked: list[tuple[str, Path, Question, Any]] = [(name, made, q, answer(made, q)) for name, q in FINISHED.items()]
+        results = make(Path(place) / "made")
+        questions: list[tuple[str, Path, Question, Any]] = [(name, results, q, answer(results, q)) for name, q in FINISHED.items()]
         for number, (name, question) in enumerate(UNFINISHED.items()):
             cut = make(Path(place) / f"cut{number}")
             kill_at(0.6, question, cut)
-            asked.append((f"unfinished {name}", cut, question, answer(cut, question)))
+            questions.append((f"unfinished {name}", cut, question, answer(cut, question)))
         while time.monotonic() < end:
-            name, folder, question, wanted = asked[tried % len(asked)]
-            if found := check(folder, question, options.seed + tried, wanted):
-                print(f"{name}: {found}", flush=True)
+            name, folder, question, wanted = questions[tried % len(questions)]
+            if problem := check(folder, question, options.seed + tried, wanted):
+                print(f"{name}: {problem}", flush=True)
                 wrong += 1
             tried += 1
     print(f"{tried:,} flips, {wrong} wrong answers")

@@ -13,7 +13,7 @@ from tests.fuzz.harness import assert_manners, invoke
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
+def results(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
     """A folder with `text.jsonl`, `rows.jsonl`, `counts.duckdb`, `slices` (scored and compared),
     `profile`, `evals` and `mqar`."""
     return make(tmp_path_factory.mktemp("fuzz") / "made")

@@ -19,9 +19,9 @@ QUICK = ("slice", "score", "gap", "count")
     "name",
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FINISHED],
 )
-def test_finished_results_answer_rightly_or_not_at_all(made: Path, name: str) -> None:
-    wanted = answer(made, FINISHED[name])
-    assert not [found for seed in range(FEW) if (found := check(made, FINISHED[name], seed, wanted))]
+def test_finished_results_answer_rightly_or_not_at_all(results: Path, name: str) -> None:
+    wanted = answer(results, FINISHED[name])
+    assert not [problem for seed in range(FEW) if (problem := check(results, FINISHED[name], seed, wanted))]
 
 
 @pytest.mark.parametrize(
@@ -29,27 +29,27 @@ def test_finished_results_answer_rightly_or_not_at_all(made: Path, name: str) ->
     [name if name == "count" else pytest.param(name, marks=pytest.mark.slow) for name in UNFINISHED],
 )
 def test_unfinished_work_answers_rightly_or_not_at_all(
-    made: Path,
+    results: Path,
     warm: ForkServerContext,
     name: str,
 ) -> None:
-    with copy_of(made) as folder:
+    with copy_of(results) as folder:
         kill_at(0.6, UNFINISHED[name], folder)
         wanted = answer(folder, UNFINISHED[name])
-        rows = [found if isinstance(found, list) else [found] for found in (wanted, answer(made, UNFINISHED[name]))]
+        rows = [problem if isinstance(problem, list) else [problem] for problem in (wanted, answer(results, UNFINISHED[name]))]
         digest = {
             "sequences_digest": None,
         }  # it depends on the size of groups, which is smaller in a process that is killed
         assert [row | digest for row in rows[0]] == [row | digest for row in rows[1]]
-        assert not [found for seed in range(2 * FEW) if (found := check(folder, UNFINISHED[name], seed, wanted))]
+        assert not [problem for seed in range(2 * FEW) if (problem := check(folder, UNFINISHED[name], seed, wanted))]
 
 
 @pytest.mark.slow
-def test_a_part_of_unfinished_slices_that_is_missing_or_empty_is_a_line(made: Path) -> None:
+def test_a_part_of_unfinished_slices_that_is_missing_or_empty_is_a_line(results: Path) -> None:
     question = UNFINISHED["slice"]
-    wanted = answer(made, question)
+    wanted = answer(results, question)
     for damage in (lambda part: part.write_bytes(b""), Path.unlink):
-        with copy_of(made) as folder:
+        with copy_of(results) as folder:
             kill_at(0.6, question, folder)
             (part, *_) = sorted(folder.glob("new/.sequences.parquet.partial/part-*"))
             damage(part)

@@ -137,29 +137,29 @@ def rewrite(path: Path, place: Place, other: Any) -> None:
     listing.write_text(json.dumps(artifacts.with_digest(changed(facts, place, other))))
 
 
-def tries(made: Path) -> list[tuple[str, Place, str]]:
+def tries(results: Path) -> list[tuple[str, Place, str]]:
     """Tables, places of their manifests, and commands."""
-    found = []
+    rows = []
     for glob, commands in USES.items():
-        path = sorted(made.glob(glob))[0]
+        path = sorted(results.glob(glob))[0]
         manifest = {**artifacts.read_json(list_of(path)), **(artifacts.footer_facts(path) or {})}
-        found += [(glob, place, command) for place in places(manifest) for command in commands if place]
-    return found
+        rows += [(glob, place, command) for place in places(manifest) for command in commands if place]
+    return rows
 
 
-def check(made: Path, seeds: Sequence[int]) -> None:
+def check(results: Path, seeds: Sequence[int]) -> None:
     """One value each is changed."""
-    every = tries(made)
+    every = tries(results)
     for seed in seeds:
         drawn = random.Random(seed)
         (glob, place, command), other = drawn.choice(every), drawn.choice(VALUES)
-        with copy_of(made) as folder:
+        with copy_of(results) as folder:
             rewrite(sorted(folder.glob(glob))[0], place, other)
             assert_manners(invoke(*(word.replace("@", str(folder)) for word in command.split())))
 
 
-def test_a_field_of_another_type_is_a_line(made: Path) -> None:
-    check(made, range(24))
+def test_a_field_of_another_type_is_a_line(results: Path) -> None:
+    check(results, range(24))
 
 
 TABLES = {
@@ -170,8 +170,8 @@ TABLES = {
 
 
 @pytest.mark.parametrize(("glob", "command"), TABLES.items(), ids=["labels", "scores", "figures"])
-def test_a_column_of_another_type_is_a_line(made: Path, glob: str, command: str) -> None:
-    with copy_of(made) as folder:
+def test_a_column_of_another_type_is_a_line(results: Path, glob: str, command: str) -> None:
+    with copy_of(results) as folder:
         path = sorted(folder.glob(glob))[0]
         table = pq.ParquetFile(path, pre_buffer=False).read(use_threads=False)
         for name in table.column_names[:4]:
@@ -193,5 +193,5 @@ def test_a_column_of_another_type_is_a_line(made: Path, glob: str, command: str)
 
 
 @pytest.mark.slow
-def test_a_field_of_another_type_is_a_line_often(made: Path) -> None:
-    check(made, range(1000, 1736))
+def test_a_field_of_another_type_is_a_line_often(results: Path) -> None:
+    check(results, range(1000, 1736))

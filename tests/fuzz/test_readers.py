@@ -126,12 +126,12 @@ def test_columns_of_every_type(tmp_path: Path, kind: str) -> None:
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or pa.types.is_dictionary(column.type)
     for name in ("text", "meta", "source", "id"):
         pq.write_table(pa.table({"text": pa.array(["a b", "c d"]), name: column}), path)
-        found = read(path)
+        texts = read(path)
         if name == "text" and not is_text:
-            assert found == [] or isinstance(found, UserError)
+            assert texts == [] or isinstance(texts, UserError)
             assert isinstance(read(path, CorpusOptions()), UserError)
         elif name != "text":
-            assert found in (["a b", "c d"], []) or isinstance(found, UserError)
+            assert texts in (["a b", "c d"], []) or isinstance(texts, UserError)
 
 
 def test_names_of_columns_that_are_no_text(tmp_path: Path) -> None:
@@ -187,9 +187,9 @@ def test_halves_of_characters_and_zeros(tmp_path: Path) -> None:
 def test_any_json_is_a_document_or_a_bad_record(tmp_path: Path, record: object) -> None:
     path = tmp_path / "any.jsonl"
     path.write_text(json.dumps(record) + '\n{"text":"last"}\n')
-    found = read(path)
-    assert isinstance(found, list)
-    assert found[-1] == "last"
+    texts = read(path)
+    assert isinstance(texts, list)
+    assert texts[-1] == "last"
 
 
 # -------------------------------------------------------------------------------------------- bombs

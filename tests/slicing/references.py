@@ -36,7 +36,7 @@ def label_bigrams_reference(
 
 def longest_matches_reference(ids: list[int]) -> list[int]:
     """`longest_matches` of one sequence, by comparing every pair of positions."""
-    found = []
+    result = []
     for place in range(1, len(ids)):
         longest = 0
         for earlier in range(place):
@@ -44,8 +44,8 @@ def longest_matches_reference(ids: list[int]) -> list[int]:
             while same <= earlier and ids[earlier - same] == ids[place - same]:
                 same += 1
             longest = max(longest, same)
-        found.append(max(0, longest - 1))
-    return found
+        result.append(max(0, longest - 1))
+    return result
 
 
 def first_occurrences_reference(ids: list[int]) -> list[int]:
@@ -65,8 +65,8 @@ def copies_reference(
     marks, counts = [0] * len(ids), {}
     for size in sorted(in_training):
         sampled = [at for at in range(len(ids) - size + 1) if ngram_hash(ids[at : at + size]) <= largest]
-        found = [at for at in sampled if tuple(ids[at : at + size]) in in_training[size]]
-        for at in found:
+        result = [at for at in sampled if tuple(ids[at : at + size]) in in_training[size]]
+        for at in result:
             marks[at : at + size] = [size] * size
-        counts[size] = (len(sampled), len(found))
+        counts[size] = (len(sampled), len(result))
     return marks, counts

@@ -78,8 +78,8 @@ def test_marks_are_those_of_the_definition(
     # Only streams of two ids or more are sequences.
     for size in sizes:
         counted = [counts[size] for stream, (_, counts) in zip(streams, wanted, strict=True) if len(stream) > 1]
-        found = finder.summary()["ngrams"][str(size)]
-        assert (found["sampled"], found["found"]) == tuple(
+        of_size = finder.summary()["ngrams"][str(size)]
+        assert (of_size["sampled"], of_size["found"]) == tuple(
             map(sum, zip((0, 0), *counted, strict=True)),
         )
 

@@ -53,46 +53,46 @@ ROWS = pa.table(
 )
 
 
-def found(*slices: str, max_count: int = 5) -> list[list[int]]:
+def in_slices(*slices: str, max_count: int = 5) -> list[list[int]]:
     return [np.flatnonzero(mask).tolist() for mask in members([parse_slice(text) for text in slices], ROWS, max_count)]
 
 
 def test_built_in_slices_are_what_their_sentences_say():
-    assert found("all", "ar_hit", "other", "repeated", "first_rare") == [
+    assert in_slices("all", "ar_hit", "other", "repeated", "first_rare") == [
         [0, 1, 2, 3, 4],
         [0, 4],
         [1, 2, 3],
         [0, 1, 4],
         [2],
     ]
-    assert found("overwritten", "not_overwritten", "x=overwritten") == [[4], [0], [1, 4]]
-    assert found("copy:k1", "copy:k2", "copy:k3", "copy:k4", "copy:k5") == [
+    assert in_slices("overwritten", "not_overwritten", "x=overwritten") == [[4], [0], [1, 4]]
+    assert in_slices("copy:k1", "copy:k2", "copy:k3", "copy:k4", "copy:k5") == [
         [0, 1, 3, 4],
         [0, 1, 4],
         [1, 4],
         [1],
         [],
     ]
-    assert found("rare_word", "folded", "number", "capitalised", "identifier") == [
+    assert in_slices("rare_word", "folded", "number", "capitalised", "identifier") == [
         [0, 4],
         [2],
         [0, 4],
         [],
         [],
     ]
-    assert found("function_word", "content_word", "closing_bracket", "opening_bracket") == [
+    assert in_slices("function_word", "content_word", "closing_bracket", "opening_bracket") == [
         [1],
         [0, 3, 4],
         [2, 3],
         [0, 3],
     ]
-    assert found("state_word", "opening_quote", "closing_quote") == [[], [1], [4]]
-    assert found(
+    assert in_slices("state_word", "opening_quote", "closing_quote") == [[], [1], [4]]
+    assert in_slices(
         "x=word_kind = 'plain' OR word_count > 5",
         "x=word_kind IN ('number') AND NOT closes_bracket",
     ) == [[1, 3], [0, 4]]
-    assert found("first_rare", "first_frequent", max_count=6) == [[2, 3], []]
-    assert found("first_rare", max_count=10**40) == [[2, 3]]
+    assert in_slices("first_rare", "first_frequent", max_count=6) == [[2, 3], []]
+    assert in_slices("first_rare", max_count=10**40) == [[2, 3]]
     classes = [np.flatnonzero(mask).tolist() for mask in members(PARTITION, ROWS, 5)]
     assert classes == [[0, 4], [1], [], [3], [2], []]
     every = [*SLICES.values(), *PARTITION]
@@ -129,7 +129,7 @@ def test_an_expression_is_true_or_false_of_each_token(expression, rows):
             parse_slice(f"x={expression}")
         assert "did you mean" in caught.value.line()
         return
-    assert found(f"x={expression}") == [rows]
+    assert in_slices(f"x={expression}") == [rows]
     slice_ = parse_slice(f"  x =  {expression} ")
     assert (slice_.name, slice_.option, slice_.sentence) == (
         "x",
@@ -176,9 +176,9 @@ def test_whatever_is_accepted_has_one_value_per_row_that_depends_on_it_alone(wor
     texts = {name: pa.array(rng.choice(["a", "b"], 20)) for name in ("source", "word_kind")}
     numbers = {name: pa.array(rng.integers(0, 4, 20), pa.int32()) for name in COLUMNS if name not in (*flags, *texts)}
     rows = pa.table({**numbers, **flags, **texts})
-    [whole] = members([slice_], rows, 1)
+    [member] = members([slice_], rows, 1)
     singly = [bool(members([slice_], rows.slice(row, 1), 1)[0][0]) for row in range(20)]
-    assert whole.tolist() == singly
+    assert member.tolist() == singly
 
 
 def test_the_filters_of_a_paper_are_requested_by_its_name():

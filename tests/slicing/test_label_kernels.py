@@ -19,13 +19,13 @@ id_lists = st.sampled_from([3, 20, 50_000, 2**32 - 1]).flatmap(
 @given(st.lists(id_lists, min_size=1, max_size=9), st.integers(1, 3))
 def test_labels_equal_the_reference(sequences, num_threads):
     offsets = np.concatenate([[0], np.cumsum([len(s) for s in sequences])])
-    found = label_bigrams(
+    labelled = label_bigrams(
         np.concatenate(sequences).astype(np.uint32),
         offsets,
         num_threads=num_threads,
     )
     expected = [label_bigrams_reference(s) for s in sequences]
-    for labels, of_sequences in zip(found, zip(*expected, strict=True), strict=True):
+    for labels, of_sequences in zip(labelled, zip(*expected, strict=True), strict=True):
         assert labels.tolist() == [label for one in of_sequences for label in one]
 
 
@@ -34,18 +34,18 @@ def test_labels_counted_by_hand():
 
     5 6 5 7 5 6: 7 has overwritten 6.
     """
-    found = label_bigrams(
+    labelled = label_bigrams(
         np.array([7, 7, 7, 7, 5, 6, 5, 7, 5, 6, 5, 6], np.uint16),
         np.array([0, 4, 12]),
     )
     n = NO_DISTANCE
-    assert found.distance.tolist() == [n, 1, 1, n, n, n, n, 4, 4, 2]
-    assert found.first_distance.tolist() == [n, 1, 2, n, n, n, n, 4, 4, 6]
-    assert found.occurrences.tolist() == [0, 1, 2, 0, 0, 0, 0, 1, 1, 2]
-    assert [CONTEXT_CLASSES[number] for number in found.context_class.tolist()] == (
+    assert labelled.distance.tolist() == [n, 1, 1, n, n, n, n, 4, 4, 2]
+    assert labelled.first_distance.tolist() == [n, 1, 2, n, n, n, n, 4, 4, 6]
+    assert labelled.occurrences.tolist() == [0, 1, 2, 0, 0, 0, 0, 1, 1, 2]
+    assert [CONTEXT_CLASSES[number] for number in labelled.context_class.tolist()] == (
         ["token", "bigram", "bigram", "new", "token", "new", "token", "bigram", "bigram", "bigram"]
     )
-    assert np.flatnonzero(found.overwritten).tolist() == [7]
+    assert np.flatnonzero(labelled.overwritten).tolist() == [7]
 
 
 def test_long_sequences_and_one_full_table():

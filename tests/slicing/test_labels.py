@@ -34,14 +34,14 @@ Documents = list[tuple[np.ndarray, str]]
 
 def documents_of(sources: list[str]) -> Documents:
     """Those of files, by `tokenizers` alone."""
-    tokenizer, documents, found = load_tokenizer(None), open_corpus(sources).documents(), []
+    tokenizer, documents, result = load_tokenizer(None), open_corpus(sources).documents(), []
     while batch := list(itertools.islice(documents, 256)):
         encodings = tokenizer.backend.encode_batch_fast(
             [d.text for d in batch],
             add_special_tokens=False,
         )
-        found += [(np.array(e.ids, "<u2"), d.source) for e, d in zip(encodings, batch, strict=True)]
-    return found
+        result += [(np.array(e.ids, "<u2"), d.source) for e, d in zip(encodings, batch, strict=True)]
+    return result
 
 
 def streams(documents: Documents, boundary: str) -> list[np.ndarray]:
@@ -97,23 +97,23 @@ def brute_force_labels(
     max_count: int,
 ) -> Iterator[tuple]:
     """One row a predicted token, with a dictionary a sequence and no vectorisation."""
-    given = streams(valid, boundary)
+    inputs = streams(valid, boundary)
     owners = [(number, source) for number, (ids, source) in enumerate(valid) for _ in range(len(ids) + 1)]
     begin = sequence = 0
     for ids, marks in zip(
-        map(np.ndarray.tolist, given),
-        brute_force_marks(given, streams(train, boundary)),
+        map(np.ndarray.tolist, inputs),
+        brute_force_marks(inputs, streams(train, boundary)),
         strict=True,
     ):
         for start in range(0, len(ids) - 1, seq_len):
             window = ids[start : start + seq_len + 1]
             matches, known = by_automaton(window), {window[0]}
-            seen: dict[tuple[int, int], list[int]] = {}
+            earlier: dict[tuple[int, int], list[int]] = {}
             followed: dict[int, int] = {}
             for position, pair in enumerate(itertools.pairwise(window), 1):
-                places = seen.setdefault(pair, [])
+                places = earlier.setdefault(pair, [])
                 repeated, count = bool(places), int(counts[pair])
-                found = (
+                result = (
                     repeated,
                     "bigram" if repeated else "token" if pair[1] in known else "new",
                     position - places[-1] if repeated else None,
@@ -125,7 +125,7 @@ def brute_force_labels(
                     repeated and count <= max_count,
                     marks[start + position],
                 )
-                yield sequence, position, *owners[begin + start + position], *pair, *found
+                yield sequence, position, *owners[begin + start + position], *pair, *result
                 places.append(position)
                 followed[pair[0]] = pair[1]
                 known.add(pair[1])
@@ -273,7 +273,7 @@ def test_counts_can_be_added_to_labels(run, few_slices, tiny_model, tmp_path, mo
     assert run("score", model, "--slices", tmp_path / "slices").returncode == 0
     score = scoring.score_path(tmp_path / "slices", str(model))
     scored = score.stat().st_mtime_ns, score.read_bytes()
-    asked = [
+    queries = [
         "gap",
         model,
         "control:bigram",
@@ -282,13 +282,13 @@ def test_counts_can_be_added_to_labels(run, few_slices, tiny_model, tmp_path, mo
         "--slices",
         tmp_path / "slices",
     ]
-    assert f"with --counts FILE -o {tmp_path / 'slices'}" in run(*asked, "--price").stderr
+    assert f"with --counts FILE -o {tmp_path / 'slices'}" in run(*queries, "--price").stderr
 
     monkeypatch.setattr(OpenText, "encoded", None)
     done = run(*counted)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "slices/tokens.parquet").read_bytes() == (few_slices / "tokens.parquet").read_bytes()
-    assert run(*asked).returncode == 0
+    assert run(*queries).returncode == 0
     assert (score.stat().st_mtime_ns, score.read_bytes()) == scored
     assert "already made with other options" in run(*counted[:-1], 21).stderr
     assert "already made with other options" in run(*command).stderr
@@ -322,8 +322,8 @@ def num_bytes_of(folder: Path) -> dict[str, list[int | None]]:
 def test_labels_are_encoded_as_every_reader_knows(few_slices):
     """DuckDB reads whole numbers whose bytes are split from 2.0 only, and users' tools are older."""
     groups = pq.ParquetFile(few_slices / "tokens.parquet").metadata.to_dict()["row_groups"]
-    found = {encoding for group in groups for column in group["columns"] for encoding in column["encodings"]}
-    assert found == {"PLAIN", "RLE", "RLE_DICTIONARY", "DELTA_BINARY_PACKED"}
+    result = {encoding for group in groups for column in group["columns"] for encoding in column["encodings"]}
+    assert result == {"PLAIN", "RLE", "RLE_DICTIONARY", "DELTA_BINARY_PACKED"}
 
 
 def test_bytes_of_text_are_counted_by_hand(tmp_path):
@@ -366,7 +366,7 @@ def test_bytes_are_those_of_the_texts(tmp_path, name):
     manifest = slicing.slice_text(options, tmp_path / "slices", counts=None, seq_len=5)
     expected = {source: [len("".join(documents).encode()), None] for source, documents in texts.items()}
     assert num_bytes_of(tmp_path / "slices") == {
-        "ALL": [sum(whole for whole, _ in expected.values()), None],
+        "ALL": [sum(num_bytes for num_bytes, _ in expected.values()), None],
         **expected,
     }
     assert manifest == artifacts.read_manifest(tmp_path / "slices" / "tokens.parquet")

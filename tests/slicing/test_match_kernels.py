@@ -20,7 +20,7 @@ def by_automaton(ids: list[int]) -> list[int]:
     1985) it is the length behind the newest state's link.
     """
     edges: list[dict[int, int]] = [{}]
-    length, link, last, found = [0], [-1], 0, []
+    length, link, last, longest = [0], [-1], 0, []
     for token in ids:
         newest, state = len(edges), last
         edges.append({})
@@ -42,8 +42,8 @@ def by_automaton(ids: list[int]) -> list[int]:
                     edges[state][token] = clone
                     state = link[state]
         last = newest
-        found.append(max(0, length[link[newest]] - 1))
-    return found[1:]
+        longest.append(max(0, length[link[newest]] - 1))
+    return longest[1:]
 
 
 def matched(sequences: list[list[int]], *, num_threads: int = 2) -> list[int]:

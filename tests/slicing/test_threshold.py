@@ -24,12 +24,12 @@ from recallkit.storage import artifacts
 from tests.conftest import made_up_texts, write_jsonl
 
 
-def of(num_tokens: int) -> SimpleNamespace:
+def counts_of(num_tokens: int) -> SimpleNamespace:
     return SimpleNamespace(num_tokens=num_tokens)
 
 
 @pytest.mark.parametrize(
-    ("num_tokens", "found"),
+    ("num_tokens", "expected"),
     [
         (10_000_000_000, Threshold(1250, "papers", 125.0)),  # Zoology's own
         (1_000_000_000, Threshold(125, "papers", 125.0)),
@@ -37,14 +37,14 @@ def of(num_tokens: int) -> SimpleNamespace:
         (39_999_999, Threshold(5, "fallback", 125.0)),
     ],
 )
-def test_the_papers_rate_where_it_is_resolved(num_tokens, found):
-    assert RareCount().resolve(of(num_tokens)) == found
+def test_the_papers_rate_where_it_is_resolved(num_tokens, expected):
+    assert RareCount().resolve(counts_of(num_tokens)) == expected
 
 
 def test_what_is_given_is_kept():
-    assert RareCount(0).resolve(of(10**10)) == Threshold(0, "count")
-    assert RareCount(max_rate=200.0).resolve(of(3 * 10**7)) == Threshold(6, "rate", 200.0)
-    assert RareCount(max_rate=1.0).resolve(of(10**9)) == Threshold(1, "rate", 1.0)
+    assert RareCount(0).resolve(counts_of(10**10)) == Threshold(0, "count")
+    assert RareCount(max_rate=200.0).resolve(counts_of(3 * 10**7)) == Threshold(6, "rate", 200.0)
+    assert RareCount(max_rate=1.0).resolve(counts_of(10**9)) == Threshold(1, "rate", 1.0)
     assert RareCount().resolve(None).facts() is None
     assert RareCount(3).resolve(None) == Threshold(3)
 
@@ -52,7 +52,7 @@ def test_what_is_given_is_kept():
 @pytest.mark.parametrize(("rate", "num_tokens"), [(125.0, 7_999_999), (0.0, 10**10), (0.99, 10**9)])
 def test_a_rate_of_less_than_one_occurrence_is_no_threshold(rate, num_tokens):
     with pytest.raises(UserError, match="less than one") as raised:
-        RareCount(max_rate=rate).resolve(of(num_tokens))
+        RareCount(max_rate=rate).resolve(counts_of(num_tokens))
     assert raised.value.where == "--max-rate"
     assert "count more text" in raised.value.remedy
     assert "--max-count" in raised.value.remedy
@@ -69,7 +69,7 @@ def test_a_rate_of_less_than_one_occurrence_is_no_threshold(rate, num_tokens):
     ],
 )
 def test_it_is_said_where_counts_are_too_small_for_a_rate(rare, num_tokens, is_told):
-    chosen = rare.resolve(of(num_tokens))
+    chosen = rare.resolve(counts_of(num_tokens))
     assert (small_counts_note({"max_count": chosen.max_count, "threshold": chosen.facts()}) is not None) == is_told
 
 
@@ -127,7 +127,7 @@ def test_common_bigrams_called_rare_are_warned_of(share, shares, shown):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def counted(tmp_path_factory):
     """A text that repeats itself and counts of little text: every repeated bigram is rare."""
     folder = tmp_path_factory.mktemp("common")
     write_jsonl(folder / "text.jsonl", made_up_texts(30, 100, seed=5))
@@ -136,27 +136,36 @@ def made(tmp_path_factory):
     return folder
 
 
-def slice_into(made, name, *given):
-    counts = "--counts", made / "counts.duckdb"
-    return "slice", made / "text.jsonl", *counts, "--seq-len", 512, "-o", made / name, *given
-
-
-def test_the_default_is_recorded_reused_and_warned_of(run, made):
-    done = run(*slice_into(made, "slices"), "--json")
-    assert done.returncode == 0
-    found, manifest = (
-        json.loads(done.stdout),
-        artifacts.read_manifest(made / "slices" / "tokens.parquet"),
+def slice_into(counted, name, *arguments):
+    counts = "--counts", counted / "counts.duckdb"
+    return (
+        "slice",
+        counted / "text.jsonl",
+        *counts,
+        "--seq-len",
+        512,
+        "-o",
+        counted / name,
+        *arguments,
     )
-    assert manifest["max_count"] == found["max_count"] == LEAST_COUNT
-    assert manifest["threshold"] == found["threshold"] == {"rule": "fallback", "rate": 125.0}
-    assert found["by_source"][0]["ar_hit_share"] > 0.15
-    tokens = pl.read_parquet(made / "slices" / "tokens.parquet")
-    proposed = int(found["warning"].split("--max-count ")[1].split()[0])
+
+
+def test_the_default_is_recorded_reused_and_warned_of(run, counted):
+    done = run(*slice_into(counted, "slices"), "--json")
+    assert done.returncode == 0
+    expected, manifest = (
+        json.loads(done.stdout),
+        artifacts.read_manifest(counted / "slices" / "tokens.parquet"),
+    )
+    assert manifest["max_count"] == expected["max_count"] == LEAST_COUNT
+    assert manifest["threshold"] == expected["threshold"] == {"rule": "fallback", "rate": 125.0}
+    assert expected["by_source"][0]["ar_hit_share"] > 0.15
+    tokens = pl.read_parquet(counted / "slices" / "tokens.parquet")
+    proposed = int(expected["warning"].split("--max-count ")[1].split()[0])
     share = (tokens["repeated"] & (tokens["train_count"] <= proposed)).mean()
-    assert f"gives {100 * share:.1f} %" in found["warning"]
-    made_at = (made / "slices" / "tokens.parquet").stat().st_mtime_ns
-    again = run(*slice_into(made, "slices", "--max-count", LEAST_COUNT))
+    assert f"gives {100 * share:.1f} %" in expected["warning"]
+    made_at = (counted / "slices" / "tokens.parquet").stat().st_mtime_ns
+    again = run(*slice_into(counted, "slices", "--max-count", LEAST_COUNT))
     assert "reused" in again.stderr, "the same threshold, however it was chosen, is the same result"
-    assert (made / "slices" / "tokens.parquet").stat().st_mtime_ns == made_at
-    assert found["warning"] in " ".join(again.stdout.split())
+    assert (counted / "slices" / "tokens.parquet").stat().st_mtime_ns == made_at
+    assert expected["warning"] in " ".join(again.stdout.split())

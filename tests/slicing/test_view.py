@@ -24,14 +24,14 @@ def test_the_table_counts_what_the_labels_say(table, small_slices):
     by_source = {row[0]: row for row in table.rows}
     assert list(by_source) == ["ALL", "books", "letters"]
     for source, row in by_source.items():
-        of = tokens if source == "ALL" else tokens.filter(source=source)
-        hits = int(of["ar_hit"].sum())
+        of_source = tokens if source == "ALL" else tokens.filter(source=source)
+        hits = int(of_source["ar_hit"].sum())
         assert row == [
             source,
-            f"{len(of):,}",
-            f"{100 * of['repeated'].mean():.1f} %",
+            f"{len(of_source):,}",
+            f"{100 * of_source['repeated'].mean():.1f} %",
             f"{hits:,}",
-            f"{100 * hits / len(of):.2f} %",
+            f"{100 * hits / len(of_source):.2f} %",
         ]
 
 

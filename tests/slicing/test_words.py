@@ -45,7 +45,7 @@ def tokens(text: str) -> list[bytes]:
 
 
 def test_labels_counted_by_hand():
-    found = labelled(
+    result = labelled(
         [
             tokens(
                 "So| Quen|neville| saw| the| Quen|neville|.| The| cat|(|s|)|,| quen|neville|)|¦|Quen|neville|)",
@@ -55,8 +55,8 @@ def test_labels_counted_by_hand():
     )
     # Predicted:        Quen neville saw the Quen neville . The cat ( s ) , quen neville ) end Quen
     # neville )
-    assert found["word_repeated"] == [bool(int(x)) for x in "00001100000000000110"]
-    assert found["word_folded"] == [bool(int(x)) for x in "00001101000001100110"]
+    assert result["word_repeated"] == [bool(int(x)) for x in "00001100000000000110"]
+    assert result["word_folded"] == [bool(int(x)) for x in "00001101000001100110"]
     inner = [
         21,
         21,
@@ -79,7 +79,7 @@ def test_labels_counted_by_hand():
         38,
         None,
     ]
-    assert found["word_count"] == inner
+    assert result["word_count"] == inner
     c, p, f = "capitalised", "plain", "function"
     kinds = [
         c,
@@ -103,9 +103,9 @@ def test_labels_counted_by_hand():
         p,
         None,
     ]  # a document's first word begins a sentence
-    assert found["word_kind"] == kinds
-    assert np.flatnonzero(found["closes_bracket"]).tolist() == [11]
-    assert np.flatnonzero(found["opens_bracket"]).tolist() == [9]
+    assert result["word_kind"] == kinds
+    assert np.flatnonzero(result["closes_bracket"]).tolist() == [11]
+    assert np.flatnonzero(result["opens_bracket"]).tolist() == [9]
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_labels_counted_by_hand():
     ],
 )
 def test_brackets(text, opening, closing):
-    found = labelled([tokens(text)])
-    assert [np.flatnonzero(found[f"{kind}_bracket"]).tolist() for kind in ("opens", "closes")] == [
+    result = labelled([tokens(text)])
+    assert [np.flatnonzero(result[f"{kind}_bracket"]).tolist() for kind in ("opens", "closes")] == [
         opening,
         closing,
     ]
@@ -233,13 +233,13 @@ def words_reference(sequence: list[bytes], counts: list[int]) -> list[tuple]:
                 ended, goes_on = ended or character in ".!?…。！？\n\r\u2028\u2029", False
             at += size
         document = b""
-    found, seen, folds = [], [], []
+    result, earlier, folds = [], [], []
     for word, first, last, begins in runs:
         if any(unicodedata.category(character)[0] in "LN" for character in word):
             kind = kind_of_word(word)
             kind = "plain" if kind == "capitalised" and begins else kind
-            found.append((first, last, word in seen, fold_word(word) in folds, kind))
-            seen.append(word)
+            result.append((first, last, word in earlier, fold_word(word) in folds, kind))
+            earlier.append(word)
             folds.append(fold_word(word))
     starts = itertools.accumulate(
         (0 if piece == END else len(piece) for piece in sequence),
@@ -247,7 +247,7 @@ def words_reference(sequence: list[bytes], counts: list[int]) -> list[tuple]:
     )
     owner = [
         next(
-            (number for number, word in enumerate(found) if word[0] < end and word[1] > begin),
+            (number for number, word in enumerate(result) if word[0] < end and word[1] > begin),
             None,
         )
         if end > begin
@@ -256,9 +256,11 @@ def words_reference(sequence: list[bytes], counts: list[int]) -> list[tuple]:
     ]
     rows = []
     for place in range(1, len(sequence)):
-        of = owner[place]
-        inside = [counts[p - 1] for p in range(1, len(sequence)) if of is not None and owner[p] == owner[p - 1] == of]
-        of_word = (False, False, None, None) if of is None else (*found[of][2:4], min(inside, default=None), found[of][4])
+        own_word = owner[place]
+        inside = [counts[p - 1] for p in range(1, len(sequence)) if own_word is not None and owner[p] == owner[p - 1] == own_word]
+        of_word = (
+            (False, False, None, None) if own_word is None else (*result[own_word][2:4], min(inside, default=None), result[own_word][4])
+        )
         rows.append(
             (
                 *of_word,
@@ -337,9 +339,9 @@ def brackets(sequence: list[bytes], place: int) -> tuple[bool, bool]:
 )
 def test_any_text_has_the_labels_that_loops_over_its_characters_find(sequences, random):
     counts = [[random.randint(0, 9) for _ in sequence[1:]] for sequence in sequences]
-    found = labelled(sequences, list(itertools.chain(*counts)))
+    result = labelled(sequences, list(itertools.chain(*counts)))
     expected = [row for sequence, own in zip(sequences, counts, strict=True) for row in words_reference(sequence, own)]
-    assert list(zip(*found.values(), strict=True)) == expected
+    assert list(zip(*result.values(), strict=True)) == expected
 
 
 MODELS = ("control:recall", ["control:bigram"])
@@ -387,9 +389,9 @@ def test_the_table_is_made_on_demand_reused_and_made_again_for_another_definitio
     for name in own.column_names:
         rows = rows.append_column(name, own[name])
     max_count = open_tokens(slices / "tokens.parquet").max_count
-    found = {slice_.name: int(mask.sum()) for slice_, mask in zip(given_, members(given_, rows, max_count), strict=True)}
-    assert min(found.values()) > 0
-    assert {name: tables.gap.filter(source="ALL", slice=name)["tokens"][0] for name in found} == found
+    result = {slice_.name: int(mask.sum()) for slice_, mask in zip(given_, members(given_, rows, max_count), strict=True)}
+    assert min(result.values()) > 0
+    assert {name: tables.gap.filter(source="ALL", slice=name)["tokens"][0] for name in result} == result
     monkeypatch.setattr(words, "_VERSION", words._VERSION + 1)
     make_words(slices)
     assert path.stat().st_mtime_ns != before

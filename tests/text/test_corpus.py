@@ -393,10 +393,10 @@ def test_cut_off_and_corrupt_shards_stop(
     suffix: str,
     options: CorpusOptions,
 ) -> None:
-    whole = ENCODERS[suffix](lines(*({"text": os.urandom(500).hex()} for _ in range(3000))))
+    complete = ENCODERS[suffix](lines(*({"text": os.urandom(500).hex()} for _ in range(3000))))
     path = tmp_path / f"a{suffix}"
-    middle = len(whole) // 2
-    for damaged in (whole[:middle], whole[:-3], whole + b"trailing", b"never\0compressed"):
+    middle = len(complete) // 2
+    for damaged in (complete[:middle], complete[:-3], complete + b"trailing", b"never\0compressed"):
         path.write_bytes(damaged)
         texts, error = fails(path, options)
         assert f"{path}, line {len(texts) + 1}: cannot be read further" in error

@@ -20,8 +20,8 @@ figures are not."""
 
 
 def documents(split: str) -> list[dict[str, str]]:
-    found = open_corpus([f"demo:{split}"]).documents()
-    return [{"source": document.source, "id": document.id, "text": document.text} for document in found]
+    stream = open_corpus([f"demo:{split}"]).documents()
+    return [{"source": document.source, "id": document.id, "text": document.text} for document in stream]
 
 
 def test_the_split_is_fixed() -> None:

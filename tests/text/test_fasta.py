@@ -38,14 +38,14 @@ def documents(path: Path) -> list[tuple[str, str]]:
 
 def by_line(text: str, stretch: int) -> list[tuple[str, str]]:
     """The same, line by line."""
-    found: list[tuple[str, str]] = []
+    records: list[tuple[str, str]] = []
     for line in text.split("\n"):
         if line.startswith(">"):
             words = line[1:].split()
-            found.append((words[0] if words else "unnamed", ""))
+            records.append((words[0] if words else "unnamed", ""))
         else:
-            found[-1] = (found[-1][0], found[-1][1] + line.strip().upper())
-    cut = [(name, at, bases[at : at + stretch]) for name, bases in found for at in range(0, len(bases), stretch)]
+            records[-1] = (records[-1][0], records[-1][1] + line.strip().upper())
+    cut = [(name, at, bases[at : at + stretch]) for name, bases in records for at in range(0, len(bases), stretch)]
     return [(f"{name}:{at + 1}-{at + len(part)}", part) for name, at, part in cut]
 
 
@@ -84,15 +84,15 @@ def test_names_of_files(tmp_path, name):
 def test_a_chromosome_is_cut_and_its_gaps_are_left_out(tmp_path):
     rng = random.Random(0)
     bases = ["".join(rng.choices("ACGT", k=size)) for size in (fasta.STRETCH - 500, 2000, 700)]
-    whole = "N" * 10_000 + bases[0] + "N" * 1000 + bases[1] + "N" * 999 + bases[2] + "n" * 5000
-    lines = "\n".join(whole[at : at + 50] for at in range(0, len(whole), 50))
-    found = documents(write(tmp_path, f">chr1\n{lines}\n"))
-    for name, text in found:
+    sequence = "N" * 10_000 + bases[0] + "N" * 1000 + bases[1] + "N" * 999 + bases[2] + "n" * 5000
+    lines = "\n".join(sequence[at : at + 50] for at in range(0, len(sequence), 50))
+    records = documents(write(tmp_path, f">chr1\n{lines}\n"))
+    for name, text in records:
         start, end = map(int, re.fullmatch(r"chr1:(\d+)-(\d+)", name).groups())
-        assert text == whole[start - 1 : end].upper()
+        assert text == sequence[start - 1 : end].upper()
         assert len(text) <= fasta.STRETCH
-    assert "".join(text for _, text in found) == bases[0] + bases[1] + "N" * 999 + bases[2]
-    assert found[0][0] == f"chr1:10001-{fasta.STRETCH}"
+    assert "".join(text for _, text in records) == bases[0] + bases[1] + "N" * 999 + bases[2]
+    assert records[0][0] == f"chr1:10001-{fasta.STRETCH}"
 
 
 @pytest.mark.parametrize(
@@ -131,6 +131,6 @@ def test_dna_is_counted_and_sliced(tmp_path):
         boundary="document",
         seq_len=512,
     )
-    found = {(row["first"], row["second"]): row["count"] for row in recallkit.bigrams(counts).to_dicts()}
-    assert found == Counter(pair for text in bases for pair in pairwise(b"\n" + text.encode()))
+    records = {(row["first"], row["second"]): row["count"] for row in recallkit.bigrams(counts).to_dicts()}
+    assert records == Counter(pair for text in bases for pair in pairwise(b"\n" + text.encode()))
     assert pl.read_parquet(tmp_path / "slices" / "tokens.parquet").height == sum(map(len, bases))

@@ -38,21 +38,21 @@ def test_strings_and_records() -> None:
 
 
 def test_a_dataset_is_read_as_it_is_selected_and_formatted() -> None:
-    made = datasets.Dataset.from_list([{**row, "vector": [0.5]} for row in ROWS])
+    dataset = datasets.Dataset.from_list([{**row, "vector": [0.5]} for row in ROWS])
     expected = [(row["text"], row["meta"]["pile_set_name"]) for row in ROWS]
-    assert documents(made) == documents(made.with_format("numpy")) == expected
-    chosen = made.shuffle(seed=3).select(range(7, 40))
+    assert documents(dataset) == documents(dataset.with_format("numpy")) == expected
+    chosen = dataset.shuffle(seed=3).select(range(7, 40))
     assert documents(chosen) == [(row["text"], row["meta"]["pile_set_name"]) for row in chosen]
     assert documents(chosen, Position(0, 30)) == documents(chosen)[30:]
-    assert documents(made.to_iterable_dataset()) == expected
+    assert documents(dataset.to_iterable_dataset()) == expected
 
 
 def test_the_digest_is_of_all_content() -> None:
     def digest(texts: object, **options: object) -> str:
         return open_texts(texts, CorpusOptions(**options)).digests()[0]
 
-    made = datasets.Dataset.from_list(ROWS)
-    assert digest(ROWS) == digest(iter(ROWS)) == digest(made) == digest(made.select(range(60)))
+    dataset = datasets.Dataset.from_list(ROWS)
+    assert digest(ROWS) == digest(iter(ROWS)) == digest(dataset) == digest(dataset.select(range(60)))
     others = [
         TEXTS,
         TEXTS[:-1],
@@ -62,7 +62,7 @@ def test_the_digest_is_of_all_content() -> None:
         ROWS[::-1],
         [*ROWS[:-1], {"text": TEXTS[-1]}],
     ]
-    assert len({digest(each) for each in [*others, [2**70], [2**71], [{"text": "\ud800"}]]}) == len(others) + 2  # the last three are bad
+    assert len({digest(batch) for batch in [*others, [2**70], [2**71], [{"text": "\ud800"}]]}) == len(others) + 2  # the last three are bad
 
 
 @pytest.mark.parametrize(
@@ -101,23 +101,23 @@ def test_bad_records() -> None:
 
 def test_slices_and_counts_are_those_of_a_file(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", TEXTS, "books")
-    given = [{"text": text, "source": "books"} for text in TEXTS]
+    mappings = [{"text": text, "source": "books"} for text in TEXTS]
     ways = {
         "file": {"sources": path},
-        "list": {"texts": iter(given)},
-        "dataset": {"texts": datasets.Dataset.from_list(given)},
+        "list": {"texts": iter(mappings)},
+        "dataset": {"texts": datasets.Dataset.from_list(mappings)},
     }
-    found = {}
+    results = {}
     for way, text in ways.items():
         out = tmp_path / way
         workers = 2 if way == "list" else 1
         recallkit.count(**text, out=out / "counts.duckdb", workers=workers)
-        text = {"texts": given} if way == "list" else text
+        text = {"texts": mappings} if way == "list" else text
         summary = recallkit.slice(**text, out=out, counts=out / "counts.duckdb", seq_len=64)
         tables = [pl.read_parquet(out / name) for name in ("tokens.parquet", "sequences.parquet")]
-        found[way] = [summary.frame, recallkit.bigrams(out / "counts.duckdb"), *tables]
+        results[way] = [summary.frame, recallkit.bigrams(out / "counts.duckdb"), *tables]
     for way in ("list", "dataset"):
-        assert [a.equals(b) for a, b in zip(found["file"], found[way], strict=True)] == [
+        assert [a.equals(b) for a, b in zip(results["file"], results[way], strict=True)] == [
             True,
         ] * 4, way
 

@@ -52,18 +52,20 @@ def test_pieces_hold_the_same_rows_in_order(repo: Path) -> None:
         (repo / f"test-{number}.jsonl").write_text(
             "".join(json.dumps({"text": f"{number}.{row}"}) + "\n" for row in range(number + 1)),
         )
-    whole = hub_shard(repo, "test")
-    texts = [document.text for document in Corpus([whole]).documents()]
+    undivided = hub_shard(repo, "test")
+    texts = [document.text for document in Corpus([undivided]).documents()]
     assert len(texts) == 15
     for most, number in ((256, 5), (2, 2), (1, 1)):
-        pieces = whole.pieces(most)
+        pieces = undivided.pieces(most)
         assert len(pieces) == number
         corpus = Corpus(pieces)
         assert [document.text for document in corpus.documents()] == texts
         assert [document.text for document in corpus.documents(Position(number - 1, 1))][-1] == texts[-1]
     with pytest.raises(UserError, match=r"pile:test \(part 2 of 5\), row 0: no text"):
         next(
-            Corpus(replace(whole, finder=FieldFinder(text_field="body")).pieces(9)[1:]).documents(),
+            Corpus(
+                replace(undivided, finder=FieldFinder(text_field="body")).pieces(9)[1:],
+            ).documents(),
         )
     with pytest.raises(UserError, match="cannot be streamed"):
         hub_shard(repo, "dev").pieces(9)
@@ -101,7 +103,7 @@ def test_a_configuration_is_named(tmp_path: Path) -> None:
 
 
 def test_ids_with_a_configuration() -> None:
-    named = [
+    by_split = [
         "owner/name:c:dev",
         "owner/name:c:",
         "owner/name::dev",
@@ -109,7 +111,7 @@ def test_ids_with_a_configuration() -> None:
         "owner/name:dev",
         "owner/name",
     ]
-    shards = open_corpus(named).shards
+    shards = open_corpus(by_split).shards
     assert [(shard.repo, shard.config, shard.split, shard.name, shard.source) for shard in shards] == [
         ("owner/name", "c", "dev", "owner/name:c:dev", "name"),
         ("owner/name", "c", "train", "owner/name:c:train", "name"),

@@ -59,20 +59,20 @@ def test_the_number_of_tokens_is_told_early_and_ever_better(suffix, tmp_path, in
     for number in range(3):
         WRITERS[suffix](tmp_path / f"{number}.{suffix}", TEXTS[40 * number : 40 * number + 40])
     opened = OpenText(TextOptions([str(tmp_path / f"*.{suffix}")], "train", tokenizer="bytes"))
-    done, told = 0, []
+    done, amounts = 0, []
     for encoded in opened.encoded(Position()):
         done += len(encoded.ids)
-        told.append(opened.estimated_tokens(done))
-    assert told[-1] == pytest.approx(done, rel=0.002)
+        amounts.append(opened.estimated_tokens(done))
+    assert amounts[-1] == pytest.approx(done, rel=0.002)
     assert done == pytest.approx(NUM_BYTES, rel=0.01)
-    assert len(told) >= 3
-    assert told[len(told) // 2] == pytest.approx(done, rel=0.15)
+    assert len(amounts) >= 3
+    assert amounts[len(amounts) // 2] == pytest.approx(done, rel=0.15)
     assert opened.bytes_read() == pytest.approx(opened.corpus.num_bytes(0, 3), rel=0.002)
 
 
 def test_nothing_is_told_of_text_whose_size_is_not_known_or_that_has_a_limit(tmp_path):
-    given = OpenText(TextOptions(None, "train", tokenizer="bytes", texts=TEXTS))
-    assert [given.estimated_tokens(1000) for _ in given.encoded(Position())] == [None]
+    of_texts = OpenText(TextOptions(None, "train", tokenizer="bytes", texts=TEXTS))
+    assert [of_texts.estimated_tokens(1000) for _ in of_texts.encoded(Position())] == [None]
     path = write_jsonl(tmp_path / "a.jsonl", TEXTS)
     limited = OpenText(TextOptions([str(path)], "train", tokenizer="bytes", limit_tokens=100))
     assert [limited.estimated_tokens(1000) for _ in limited.encoded(Position())] == [None]
@@ -86,16 +86,18 @@ def test_gigatoken_encodes_more_than_half_a_megabyte_and_gives_the_same_ids(tmp_
         {**settings["added_tokens"][0], "id": 4096, "content": "x" * 1001},
     )
     (tmp_path / "long.json").write_text(json.dumps(settings))
-    path, found = write_jsonl(tmp_path / "a.jsonl", made_up_texts(1900, 100)), []
+    path, identities = write_jsonl(tmp_path / "a.jsonl", made_up_texts(1900, 100)), []
     for size in (2**19 - 1, 2**19, 2**19 + 1):
         path.write_bytes(path.read_bytes().rstrip().ljust(size, b"\n"))
         assert path.stat().st_size == size
         for tokenizer in (None, str(tmp_path / "long.json")):
             opened = OpenText(TextOptions([str(path)], "train", tokenizer=tokenizer))
-            found.append(np.concatenate([encoded.ids for encoded in opened.encoded(Position())]))
+            identities.append(
+                np.concatenate([encoded.ids for encoded in opened.encoded(Position())]),
+            )
         assert ("gigatoken does not support this tokenizer" in capsys.readouterr().err) == (size > 2**19)
-    assert len(found[0]) > 100_000
-    assert all(np.array_equal(found[0], other) for other in found)
+    assert len(identities[0]) > 100_000
+    assert all(np.array_equal(identities[0], other) for other in identities)
 
 
 def test_a_manifest_has_no_password():

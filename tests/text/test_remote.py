@@ -45,9 +45,9 @@ class FileHandler(http.server.SimpleHTTPRequestHandler):
             self.send_error(404)
             return
         content = path.read_bytes()
-        size, tag, asked = len(content), f'"{hash(content)}"', self.headers.get("Range")
-        if asked and self.ranges:
-            start, _, stop = asked.removeprefix("bytes=").partition("-")
+        size, tag, part = len(content), f'"{hash(content)}"', self.headers.get("Range")
+        if part and self.ranges:
+            start, _, stop = part.removeprefix("bytes=").partition("-")
             content = content[int(start) : int(stop) + 1 if stop else size]
             self.send_response(206)
             self.send_header(
@@ -121,21 +121,21 @@ def error_of(*arguments: str) -> str:
 def test_a_server_gives_what_the_disk_does(server: tuple[str, Path], ranges: bool) -> None:
     address, folder = server
     FileHandler.ranges = ranges
-    made = made_up_texts(300, 400)
-    (folder / "a.jsonl").write_bytes(lines(*made))
-    (folder / "b.jsonl.zst").write_bytes(zstandard.compress(lines(*made)))
+    written = made_up_texts(300, 400)
+    (folder / "a.jsonl").write_bytes(lines(*written))
+    (folder / "b.jsonl.zst").write_bytes(zstandard.compress(lines(*written)))
     (folder / "c.txt").write_text("plain")
-    (folder / "d.json").write_text(json.dumps(made))
+    (folder / "d.json").write_text(json.dumps(written))
     assert texts(
         f"{address}/a.jsonl",
         f"{address}/b.jsonl.zst?key=v",
         f"{address}/c.txt",
         f"{address}/d.json",
     ) == [
-        *made,
-        *made,
+        *written,
+        *written,
         "plain",
-        *made,
+        *written,
     ]
     corpus = open_corpus([f"{address}/a.jsonl"])
     documents = list(corpus.documents())

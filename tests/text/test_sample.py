@@ -35,7 +35,7 @@ def documents(folder: Path) -> list[tuple[str, str]]:
     """(source, text) of each document of a slice directory that was made with `--boundary
     document`."""
     groups = pl.read_parquet(folder / "tokens.parquet").group_by("document", maintain_order=True).agg("source", "token")
-    ids = [each.to_numpy().astype("uint32") for each in groups["token"]]
+    ids = [column.to_numpy().astype("uint32") for column in groups["token"]]
     return list(
         zip(
             groups["source"].list.first().cast(pl.String),
@@ -99,8 +99,8 @@ def test_an_interrupted_sample_is_resumed_to_the_same_bytes(run, corpus, tmp_pat
     assert run(*command, "-o", tmp_path / "whole").returncode == 0
     commit = Journal.commit
 
-    def interrupted(journal: Journal, *given: object) -> None:
-        commit(journal, *given)
+    def interrupted(journal: Journal, *arguments: object) -> None:
+        commit(journal, *arguments)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -123,7 +123,7 @@ def test_too_few_documents_are_told_when_they_are_sliced(run, corpus, small_slic
     """The remedy is one that this command has."""
     long = write_jsonl(
         tmp_path / "long.jsonl",
-        [" ".join(each) for each in zip(*[iter(made_up_texts(200, 120))] * 50, strict=True)],
+        [" ".join(column) for column in zip(*[iter(made_up_texts(200, 120))] * 50, strict=True)],
     )
     command = ["slice", long, corpus[0], "-o", tmp_path / "slices[1]"]
     done = run(*command, "--limit-tokens", "9k")

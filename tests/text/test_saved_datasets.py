@@ -58,7 +58,7 @@ def test_splits_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_damage_is_told(tmp_path: Path) -> None:
     state = saved(tmp_path / "data") / "state.json"
-    whole = json.loads(state.read_text())
+    description = json.loads(state.read_text())
     for damaged in (
         "{",
         "[]",
@@ -73,8 +73,8 @@ def test_damage_is_told(tmp_path: Path) -> None:
             match="not in the form that save_to_disk writes; save the data set again",
         ):
             texts(tmp_path / "data")
-    state.write_text(json.dumps(whole))
-    gone = tmp_path / "data" / whole["_data_files"][1]["filename"]
+    state.write_text(json.dumps(description))
+    gone = tmp_path / "data" / description["_data_files"][1]["filename"]
     gone.unlink()
     with pytest.raises(UserError, match=r"00001-of-00003\.arrow: no such file"):
         texts(tmp_path / "data")

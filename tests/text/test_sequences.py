@@ -54,12 +54,12 @@ def expected_sequences(
 
 
 def packed(blocks) -> list[list[tuple[int, int]]]:
-    found = []
+    windows = []
     for block in blocks:
         starts = block.span_starts + np.repeat(block.offsets[:-1], np.diff(block.span_offsets))
         documents = np.repeat(block.span_documents, np.diff(starts, append=len(block.ids)))
         for start, stop in zip(block.offsets[:-1], block.offsets[1:], strict=True):
-            found.append(
+            windows.append(
                 list(
                     zip(
                         block.ids[start:stop].tolist(),
@@ -69,7 +69,7 @@ def packed(blocks) -> list[list[tuple[int, int]]]:
                 )
             )
         assert block.span_sources == [f"s{d % 3}" for d in block.span_documents.tolist()]
-    return found
+    return windows
 
 
 documents_strategy = st.lists(st.lists(st.integers(0, 50), max_size=12), min_size=1, max_size=15)
@@ -111,8 +111,8 @@ def test_packing_goes_on_from_every_block(boundary, documents, seq_len, block, l
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sequences, "SEQUENCES_PER_ROW_GROUP", block)
-        whole = list(pack_sequences(batches(documents, [2]), **options))
-        for done, stopped_at in enumerate(whole, 1):
+        complete = list(pack_sequences(batches(documents, [2]), **options))
+        for done, stopped_at in enumerate(complete, 1):
             state = PackingState.from_json(asdict(stopped_at.state))
             rest = list(
                 pack_sequences(
@@ -121,8 +121,8 @@ def test_packing_goes_on_from_every_block(boundary, documents, seq_len, block, l
                     **options,
                 )
             )
-            assert packed(rest) == packed(whole[done:])
-            assert [b.first for b in rest] == [b.first for b in whole[done:]]
+            assert packed(rest) == packed(complete[done:])
+            assert [b.first for b in rest] == [b.first for b in complete[done:]]
 
 
 @pytest.mark.parametrize("boundary", ["pack", "document"])

@@ -100,12 +100,12 @@ def test_what_a_configuration_names_comes_first(tmp_path):
     """Its model's, where the tokenizer's names none; not a token that is not in the vocabulary, nor
     an id that means something else."""
     special = ["<|endoftext|>", "<stop>", "<bos>"]
-    named = [({"eos_token": "<stop>"}, None), (None, {"eos_token_id": 1})]
+    names = [({"eos_token": "<stop>"}, None), (None, {"eos_token_id": 1})]
     useless = [
         ({"eos_token": "<no>"}, None),
         *((None, {"eos_token_id": number}) for number in (2, 9, 999, -1, 1 << 40, True)),
     ]
-    for number, (tokenizer, model) in enumerate([*named, *useless]):
+    for number, (tokenizer, model) in enumerate([*names, *useless]):
         folder = write(tmp_path / str(number), special, tokenizer=tokenizer, model=model)
         assert load_tokenizer(str(folder)).end_token == ("<stop>" if number < 2 else "<|endoftext|>")
 
@@ -219,8 +219,8 @@ def test_a_text_begins_as_its_files_say(tmp_path, kind):
 
 
 def test_the_first_release_of_llama_3_has_no_template(tmp_path):
-    named = {"bos_token": "<|begin_of_text|>", "tokenizer_class": "PreTrainedTokenizerFast"}
-    assert load_tokenizer(str(write(tmp_path / "model", LLAMA_3, tokenizer=named))).prefix.ids == (0,)
+    names = {"bos_token": "<|begin_of_text|>", "tokenizer_class": "PreTrainedTokenizerFast"}
+    assert load_tokenizer(str(write(tmp_path / "model", LLAMA_3, tokenizer=names))).prefix.ids == (0,)
 
 
 @pytest.mark.parametrize(
@@ -289,10 +289,10 @@ def test_rows_are_filled_up_with_the_token_that_is_configured(tmp_path):
 
 
 def test_a_hub_id_is_read_with_its_configuration(tmp_path, hub, capfd):
-    named = {"bos_token": "<bos>", "eos_token": "<end_of_turn>"}
+    names = {"bos_token": "<bos>", "eos_token": "<end_of_turn>"}
     hub(
         "owner/gemma",
-        write(tmp_path / "model", GEMMA, tokenizer=named, model={"model_type": "gemma4"}),
+        write(tmp_path / "model", GEMMA, tokenizer=names, model={"model_type": "gemma4"}),
     )
     tokenizer = load_tokenizer("owner/gemma")
     assert (tokenizer.end_token, tokenizer.prefix.ids) == ("<eos>", (2,))

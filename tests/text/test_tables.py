@@ -91,8 +91,8 @@ def test_tables_are_reentered_at_every_position(
 def test_bad_arrow(tmp_path: Path) -> None:
     path = tmp_path / "a.arrow"
     write_arrow(path, pa.table({"text": ["x" * 100] * 50}))
-    whole = path.read_bytes()
-    for damaged in (b"no table", whole[: len(whole) // 2], b"ARROW1\0\0no more"):
+    complete = path.read_bytes()
+    for damaged in (b"no table", complete[: len(complete) // 2], b"ARROW1\0\0no more"):
         path.write_bytes(damaged)
         assert "cannot be read further" in fails(path, SKIPPING)[1]
     write_arrow(path, pa.table({"body": ["x"], "n": [1]}))
@@ -169,7 +169,7 @@ def test_csv_is_what_python_wrote(rows: list[tuple[str, str]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message", "kept"),
+    ("content", "message", "expected"),
     [
         (b"n,text\n1,a\n2,b,c\n3,d\n", "row 1: 3 values under 2 names", ["a", "d"]),
         (b"text\na\n\xff\nd\n", "row 1: invalid UTF-8", ["a", "d"]),
@@ -184,14 +184,14 @@ def test_csv_is_what_python_wrote(rows: list[tuple[str, str]]) -> None:
         (b"", "contains no record", None),
     ],
 )
-def test_bad_csv(tmp_path: Path, content: bytes, message: str, kept: list[str] | None) -> None:
+def test_bad_csv(tmp_path: Path, content: bytes, message: str, expected: list[str] | None) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(content)
     assert message in fails(path)[1]
-    if kept is None:
+    if expected is None:
         assert message in fails(path, SKIPPING)[1]
     else:
-        assert read(path, options=SKIPPING) == kept
+        assert read(path, options=SKIPPING) == expected
 
 
 def test_real_text_is_the_same_in_every_format(tmp_path: Path, test_data: Path) -> None:
@@ -205,5 +205,5 @@ def test_real_text_is_the_same_in_every_format(tmp_path: Path, test_data: Path) 
         writer.writeheader()
         writer.writerows(rows)
     for name in ("a.arrow", "a.json", "a.csv"):
-        found = list(open_corpus([str(tmp_path / name)]).documents())
-        assert [(d.text, d.source) for d in found] == [(d.text, d.source) for d in documents], name
+        read_again = list(open_corpus([str(tmp_path / name)]).documents())
+        assert [(d.text, d.source) for d in read_again] == [(d.text, d.source) for d in documents], name

@@ -64,15 +64,15 @@ def megatron_index(
 
 def documents_of(ids: list[int]) -> list[tuple[int, list[int]]]:
     """The documents of a flat stream, one id after the other: where each begins, and its ids."""
-    found, begun, document = [], 0, []
+    result, begun, document = [], 0, []
     for place, token in enumerate([*ids, END]):
         if token != END:
             document.append(token)
             continue
         if document:
-            found.append((begun, document))
+            result.append((begun, document))
         begun, document = place + 1, []
-    return found
+    return result
 
 
 @settings(max_examples=80)
@@ -91,11 +91,11 @@ def test_a_stream_is_divided_and_reentered_at_every_position(ids: list[int], blo
                 with pytest.raises(UserError, match="contains no record"):
                     list(corpus.documents())
                 continue
-            found = list(corpus.documents())
-            assert [(d.position.record, d.ids.tolist()) for d in found] == expected
+            result = list(corpus.documents())
+            assert [(d.position.record, d.ids.tolist()) for d in result] == expected
             for record in range(1, len(ids) + 2):
                 again = corpus.documents(Position(0, record))
-                assert [d.position for d in again] == [d.position for d in found if d.position.record >= record]
+                assert [d.position for d in again] == [d.position for d in result if d.position.record >= record]
 
 
 @settings(max_examples=50)
@@ -119,15 +119,15 @@ def test_pieces_have_the_same_documents(ids: list[int], most: int, block: int) -
         expected = documents_of(ids)
         if len(pieces) > 1 or expected:
             corpus = Corpus(pieces, SMALL)
-            found = list(corpus.documents())
-            assert [(d.position.record, d.ids.tolist()) for d in found] == expected
-            for document in found:
+            result = list(corpus.documents())
+            assert [(d.position.record, d.ids.tolist()) for d in result] == expected
+            for document in result:
                 again = list(
                     corpus.documents(
                         Position(document.position.shard, document.position.record + 1),
                     )
                 )
-                assert [d.position for d in again] == [d.position for d in found if d.position > document.position]
+                assert [d.position for d in again] == [d.position for d in result if d.position > document.position]
 
 
 def test_a_stream_without_end_tokens_is_a_document_of_bounded_length(
@@ -181,7 +181,7 @@ def test_a_rows_last_end_token_is_ours(tmp_path: Path) -> None:
 
 
 def write_jsonl_ids(folder: Path, ids: Ids, sources: list[str]) -> str:
-    rows = ({"input_ids": each.tolist(), "source": source} for each, source in zip(ids, sources, strict=True))
+    rows = ({"input_ids": row_ids.tolist(), "source": source} for row_ids, source in zip(ids, sources, strict=True))
     (folder / "ids.jsonl").write_bytes(lines(*rows))
     return "ids.jsonl"
 
@@ -208,7 +208,7 @@ def write_saved_ids(folder: Path, ids: Ids, sources: list[str]) -> str:
 
 
 def joined(ids: Ids, end: int, dtype: str, *, end_first: bool = False) -> np.ndarray:
-    pieces = [[np.array([end]), each] if end_first else [each, np.array([end])] for each in ids]
+    pieces = [[np.array([end]), row_ids] if end_first else [row_ids, np.array([end])] for row_ids in ids]
     return np.concatenate([part for piece in pieces for part in piece]).astype(dtype)
 
 
@@ -244,7 +244,7 @@ def llm_c_file(folder: Path, ids: Ids, end: int) -> str:
 def megatron(folder: Path, ids: Ids, end: int) -> str:
     joined(ids, end, "<i4").tofile(folder / "text_document.bin")
     (folder / "text_document.idx").write_bytes(
-        megatron_index(4, [len(each) + 1 for each in ids], width=4),
+        megatron_index(4, [len(row_ids) + 1 for row_ids in ids], width=4),
     )
     return "text_document.bin"
 
@@ -275,20 +275,20 @@ def test_ids_give_what_their_text_gives(tmp_path: Path) -> None:
     (tmp_path / "text.jsonl").write_bytes(
         lines(*({"text": text, "source": s} for text, s in zip(texts, sources, strict=True))),
     )
-    records = [{"input_ids": each, "source": source} for each, source in zip(ids, sources, strict=True)]
+    records = [{"input_ids": row_ids, "source": source} for row_ids, source in zip(ids, sources, strict=True)]
     expected = results(tmp_path / "text", tokenizer=file, sources=tmp_path / "text.jsonl")
     ways = {
         "parquet": {"sources": tmp_path / write_parquet_ids(tmp_path, ids, sources)},
         "given": {"texts": records},
     }
     for name, text in ways.items():
-        found = results(tmp_path / name, tokenizer=file, **text)
-        assert [a.equals(b) for a, b in zip(found, expected, strict=True)] == [True] * 3, name
+        result = results(tmp_path / name, tokenizer=file, **text)
+        assert [a.equals(b) for a, b in zip(result, expected, strict=True)] == [True] * 3, name
     flat_file = f"{tmp_path}/{nanogpt(tmp_path, ids, tokenizer.end_token_id)}"
-    found = results(tmp_path / "flat", tokenizer=file, sources=flat_file)  # which knows no sources
-    for a, b in zip(found, expected, strict=True):
-        kept = [column for column in b.columns if "source" not in column]
-        assert a.select(kept).equals(b.select(kept))
+    result = results(tmp_path / "flat", tokenizer=file, sources=flat_file)  # which knows no sources
+    for a, b in zip(result, expected, strict=True):
+        same = [column for column in b.columns if "source" not in column]
+        assert a.select(same).equals(b.select(same))
 
 
 def test_every_form_has_the_same_ids(tmp_path: Path) -> None:
@@ -300,8 +300,8 @@ def test_every_form_has_the_same_ids(tmp_path: Path) -> None:
     options = CorpusOptions(vocabulary=Vocabulary("small", 100, END, end_is_text=False))
     files = [write(tmp_path, ids, sources) for write in (write_jsonl_ids, write_parquet_ids, write_saved_ids)]
     for name in [*files, *(write(tmp_path, ids, END) for write in FLAT.values())]:
-        found = [document.ids.tolist() for document in open_corpus([f"{tmp_path}/{name}"], options).documents()]
-        assert found == [each.tolist() for each in ids], name
+        result = [document.ids.tolist() for document in open_corpus([f"{tmp_path}/{name}"], options).documents()]
+        assert result == [row_ids.tolist() for row_ids in ids], name
 
 
 # ------------------------------------------------------------------------------------------- fields
@@ -315,12 +315,15 @@ def test_text_comes_before_ids_unless_they_are_named(tmp_path: Path) -> None:
         ("t", None),
         ("", np.array([2])),
     ]
-    named = CorpusOptions(text_field="input_ids", vocabulary=SMALL.vocabulary)
-    assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], named).documents()] == [[1], [2]]
+    by_field = CorpusOptions(text_field="input_ids", vocabulary=SMALL.vocabulary)
+    assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], by_field).documents()] == [
+        [1],
+        [2],
+    ]
     table = pa.table({"text": ["t"], "input_ids": pa.array([[1, 2]], pa.list_(pa.uint16()))})
     pq.write_table(table, tmp_path / "b.parquet")
     assert [d.text for d in open_corpus([str(tmp_path / "b.parquet")], SMALL).documents()] == ["t"]
-    assert [d.ids.tolist() for d in open_corpus([str(tmp_path / "b.parquet")], named).documents()] == [[1, 2]]
+    assert [d.ids.tolist() for d in open_corpus([str(tmp_path / "b.parquet")], by_field).documents()] == [[1, 2]]
 
 
 @pytest.mark.parametrize(
@@ -694,12 +697,12 @@ def test_pickles_and_damage_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not an array that NumPy maps"):
         list(open_corpus([str(tmp_path)], SMALL).documents())
     np.save(tmp_path / "a.npy", np.arange(50))
-    whole = (tmp_path / "a.npy").read_bytes()
-    too_large = whole.replace(b"(50,), }" + b" " * 20, b"(4611686018427387904, 16), }")
+    complete = (tmp_path / "a.npy").read_bytes()
+    too_large = complete.replace(b"(50,), }" + b" " * 20, b"(4611686018427387904, 16), }")
     for damaged in (
         b"",
-        whole[:20],
-        whole[:-8],
+        complete[:20],
+        complete[:-8],
         b"\x93NUMPY\x01\x00\xff\xff",
         b"no array at all",
         too_large,

@@ -166,17 +166,17 @@ def test_a_change_that_gives_other_ids_gives_another_digest(tmp_path, changed):
     """A part of the tokenizer each; of a model, compared with one that differs in nothing else."""
     before = LETTERS | ({"model": LETTERS["model"] | {"merges": []}} if changed.get("model", {}).get("type") else {})
     after = before | changed | {"model": before["model"] | changed.get("model", {})}
-    seen = []
+    calls = []
     for settings_of in (before, after):
         (tmp_path / "t.json").write_text(json.dumps(settings_of))
         tokenizer = load_tokenizer(str(tmp_path / "t.json"))
-        seen.append(
+        calls.append(
             (
                 [tokenizer.backend.encode(text).ids for text in ("abc", "ab", "bc", "ABC", "cab", "aab")],
                 tokenizer.digest,
             )
         )
-    (ids, digest), (other_ids, other_digest) = seen
+    (ids, digest), (other_ids, other_digest) = calls
     assert ids != other_ids
     assert digest != other_digest
 

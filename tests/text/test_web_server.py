@@ -64,9 +64,9 @@ def refusal(url: str) -> str:
     return line
 
 
-def bodies(asked: list[Request]) -> list[Request]:
+def bodies(requests: list[Request]) -> list[Request]:
     """The requests for all, or for much."""
-    return [request for request in asked if request.method == "GET" and request.headers.get("range") != "bytes=0-0"]
+    return [request for request in requests if request.method == "GET" and request.headers.get("range") != "bytes=0-0"]
 
 
 # ------------------------------------------------------------------------------------------- decent
@@ -117,7 +117,7 @@ def breaks_off(request: Request) -> None:
     start = request.wanted[0] if request.wanted else 0
     lines = [f"Content-Range: bytes {start}-{len(LINES) - 1}/{len(LINES)}"] if request.wanted else []
     body = LINES[start : start + (len(LINES) - start) // 2 + 100]
-    if len(bodies(request.server.asked)) > 2:
+    if len(bodies(request.server.requests)) > 2:
         request.part(LINES, TAG)
     else:
         request.answer(206 if lines else 200, TAG, *lines, body=body, length=len(LINES) - start)
@@ -181,7 +181,7 @@ def test_a_server_is_read_once(mode, impatient):
         samples = 32 if mode is bare else 0
         redirections = int(mode in (same_host, same_host_in_utf8))
         assert server.sent < times * len(LINES) + samples * (1 << 16) + 100_000
-        assert len(bodies(server.asked)) <= times + samples + redirections
+        assert len(bodies(server.requests)) <= times + samples + redirections
         assert impatient[:1] == ([7] if mode is once_429 else [1] if mode in (once_500, once_closed, breaks_off) else [])
 
 
@@ -544,16 +544,18 @@ def test_users_and_proxies(monkeypatch):
     with serving(tagged) as server:
         host = server.url.removeprefix("http://")
         assert read(f"http://me:pa%3Ass@{host}/data.jsonl") == TEXTS
-        assert {request.headers["authorization"] for request in server.asked} == {
+        assert {request.headers["authorization"] for request in server.requests} == {
             "Basic bWU6cGE6c3M=",
         }
         assert read(f"http://me@{host}/data.jsonl") == TEXTS
-        assert server.asked[-1].headers["authorization"] == "Basic bWU6"
-        server.asked.clear()
+        assert server.requests[-1].headers["authorization"] == "Basic bWU6"
+        server.requests.clear()
         monkeypatch.setenv("http_proxy", server.url)
         monkeypatch.setenv("no_proxy", "")
         assert read("http://nowhere.invalid/data.jsonl") == TEXTS
-        assert {request.path for request in server.asked} == {"http://nowhere.invalid/data.jsonl"}
+        assert {request.path for request in server.requests} == {
+            "http://nowhere.invalid/data.jsonl",
+        }
         monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         assert read(f"{server.url}/data.jsonl") == TEXTS
@@ -576,7 +578,7 @@ def test_what_is_no_url_is_one_line(url):
 def test_a_path_may_have_any_characters():
     with serving(tagged) as server:
         assert read(f"{server.url}/ä b/%20c.jsonl") == TEXTS
-        assert server.asked[0].path == "/%C3%A4%20b/%20c.jsonl"
+        assert server.requests[0].path == "/%C3%A4%20b/%20c.jsonl"
 
 
 def test_waiting_is_said_within_a_second(monkeypatch, capfd):

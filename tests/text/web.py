@@ -86,7 +86,7 @@ class Server:
     url: str = ""
     mode: Mode = lambda request: request.answer(404)
     sent: int = 0
-    asked: list[Request] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
     local: threading.local = field(default_factory=threading.local)
 
@@ -117,8 +117,8 @@ def serving(mode: Mode | None = None, host: str = "127.0.0.1") -> Iterator[Serve
                 headers[name.lower()] = value.strip()
             if len(line) < 2:
                 return
-            request = Request(line[0], line[1], headers, len(server.asked), server)
-            server.asked.append(request)
+            request = Request(line[0], line[1], headers, len(server.requests), server)
+            server.requests.append(request)
             with contextlib.suppress(OSError):
                 server.mode(request)
 
