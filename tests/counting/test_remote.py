@@ -1,10 +1,12 @@
-"""Counts tables at URLs: downloaded once from a server of this machine, resumed, and refused unless
+"""Counts tables at URLs: downloaded once from a server of this machine, and refused unless
 they are what was written."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -18,17 +20,22 @@ from recallkit.errors import UserError
 from recallkit.text import connection, web_server
 from tests.counting.test_table import changed, counted  # noqa: F401 - a fixture
 from tests.text import web
-from tests.text.test_remote import FileHandler, server, serving  # noqa: F401 - a fixture
 from tests.text.web import TAG
 
 
 @pytest.fixture
-def shared(server, counted, tmp_path, monkeypatch) -> tuple[str, Path]:  # noqa: F811
-    """The URL of a counts table, and the file that is served."""
+def served(counted, tmp_path, monkeypatch) -> Path:  # noqa: F811
+    """A counts table, in a folder that is served."""
     monkeypatch.setenv("RECALLKIT_HOME", str(tmp_path / "home"))
-    address, folder = server
-    (folder / "counts.duckdb").write_bytes(counted.read_bytes())
-    return f"{address}/counts.duckdb", folder / "counts.duckdb"
+    (tmp_path / "served").mkdir()
+    return Path(shutil.copyfile(counted, tmp_path / "served" / "counts.duckdb"))
+
+
+@pytest.fixture
+def shared(served) -> Iterator[str]:
+    """The URL of the counts table that is served."""
+    with web.serving(web.files_of(served.parent)) as server:
+        yield f"{server.url}/counts.duckdb"
 
 
 def refused(url: str) -> str:
@@ -43,18 +50,18 @@ def nothing_is_left(home: Path) -> bool:
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_table_is_downloaded_once(shared, counted, monkeypatch, ranges):  # noqa: F811
-    url, served = shared
-    monkeypatch.setattr(FileHandler, "ranges", ranges)
+def test_a_table_is_downloaded_once(served, counted, ranges):  # noqa: F811
     wanted = read_meta(counted)["id"]
     expected = recallkit.bigrams(counted).rows()
-    assert recallkit.bigrams(url).rows() == recallkit.bigrams(f"{url}#{wanted}").rows() == expected
-    served.unlink()
-    assert recallkit.bigrams(url).rows() == recallkit.bigrams(f"{url}#{wanted}").rows() == expected
+    with web.serving(web.files_of(served.parent, ranges=ranges)) as server:
+        url = f"{server.url}/counts.duckdb"
+        for _ in range(2):
+            assert recallkit.bigrams(url).rows() == recallkit.bigrams(f"{url}#{wanted}").rows() == expected
+            served.unlink(missing_ok=True)
 
 
 def test_slices_have_its_counts(shared, counted, tmp_path, run):  # noqa: F811
-    url, _ = shared
+    url = shared
     printed = run(
         "slice",
         "demo:validation",
@@ -72,8 +79,8 @@ def test_slices_have_its_counts(shared, counted, tmp_path, run):  # noqa: F811
     assert Path(known["path"]).read_bytes() == counted.read_bytes()
 
 
-def test_what_is_not_the_table_is_refused(shared, counted, tmp_path):  # noqa: F811
-    url, served = shared
+def test_what_is_not_the_table_is_refused(shared, served, counted, tmp_path):  # noqa: F811
+    url = shared
     content = counted.read_bytes()
     assert f"its id is {read_meta(counted)['id']}, not {'0' * 32}" in refused(f"{url}#{'0' * 32}")
     served.write_bytes(content[: len(content) // 2])
@@ -98,58 +105,35 @@ def test_what_is_not_the_table_is_refused(shared, counted, tmp_path):  # noqa: F
     assert nothing_is_left(tmp_path / "home")
 
 
-class _Hub(FileHandler):
-    """The part of the hub's interface by which files are read: a data set me/counts with one file."""
+def hub_of(table: Path) -> web.Mode:
+    """The part of the hub's interface by which files are read: a data set me/counts with one."""
+    size = table.stat().st_size
+    file = {"type": "file", "path": "counts.duckdb", "size": size, "oid": "1" * 40}
+    revision = {"id": "me/counts", "sha": "2" * 40, "siblings": []}
 
-    def do_GET(self) -> None:  # noqa: N802 - http.server's name
-        if not self.path.startswith("/api/"):
-            self._answer(with_body=True)
-            return
-        known = {"id": "me/counts", "sha": "2" * 40, "siblings": []}
-        files = [
-            {
-                "type": "file",
-                "path": "counts.duckdb",
-                "size": (Path(self.directory) / "counts.duckdb").stat().st_size,
-                "oid": "1" * 40,
-            }
-        ]
-        reply = None if not self.path.startswith("/api/datasets/me/counts") else files if "/tree/main" in self.path else known
-        body = json.dumps(reply or {}).encode()
-        self.send_response(404 if reply is None else 200)
-        if reply is None:
-            self.send_header("X-Error-Code", "RepoNotFound")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    def mode(request: web.Request) -> None:
+        if not request.path.startswith("/api/"):
+            request.part(table.read_bytes(), TAG)
+        elif not request.path.startswith("/api/datasets/me/counts"):
+            request.answer(404, "X-Error-Code: RepoNotFound", body=b"{}")
+        else:
+            is_list = request.method == "POST" or "/tree/main" in request.path
+            request.answer(200, body=json.dumps([file] if is_list else revision).encode())
 
-    def do_POST(self) -> None:  # noqa: N802
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.path += "/tree/main"
-        self.do_GET()
-
-    def translate_path(self, path: str) -> str:
-        return super().translate_path(path.replace("/datasets/me/counts/resolve/main/", "/"))
+    return mode
 
 
-def test_a_data_set_of_the_hub(shared, counted, monkeypatch):  # noqa: F811
-    _, served = shared
-    endpoint, template = (
-        huggingface_hub.constants.ENDPOINT,
-        huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE,
-    )
-    with serving(served.parent, _Hub) as here:
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", here)
-        monkeypatch.setattr(
-            huggingface_hub.constants,
-            "HUGGINGFACE_CO_URL_TEMPLATE",
-            template.replace(endpoint, here),
-        )
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+def test_a_data_set_of_the_hub(served, counted, monkeypatch):  # noqa: F811
+    constants = huggingface_hub.constants
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE
+    with web.serving(hub_of(served)) as server:
+        template = template.replace(constants.ENDPOINT, server.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         HfFileSystem.clear_instance_cache()
-        assert open_counts(
-            remote.downloaded_counts("hf://me/counts/counts.duckdb"),
-        ).meta == read_meta(counted)
+        downloaded = remote.downloaded_counts("hf://me/counts/counts.duckdb")
+        assert open_counts(downloaded).meta == read_meta(counted)
         assert "no such file there" in refused("hf://me/others/counts.duckdb")
 
 

@@ -3,14 +3,10 @@ of local files."""
 
 from __future__ import annotations
 
-import contextlib
 import gzip
-import http.server
 import json
 import sys
-import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import fsspec
@@ -20,78 +16,10 @@ import pytest
 import zstandard
 
 from recallkit.errors import UserError
-from recallkit.text import connection
 from recallkit.text.corpus import open_corpus
 from recallkit.text.records import Position
 from tests.conftest import made_up_texts
-
-
-class FileHandler(http.server.SimpleHTTPRequestHandler):
-    """Files of a folder, whole or in ranges, with a tag that changes with their content, as stores
-    of objects give them."""
-
-    ranges = True
-    cut = False
-
-    def do_HEAD(self) -> None:
-        self._answer(with_body=False)
-
-    def do_GET(self) -> None:
-        self._answer(with_body=True)
-
-    def _answer(self, *, with_body: bool) -> None:
-        path = Path(self.translate_path(self.path))
-        if not path.is_file():
-            self.send_error(404)
-            return
-        content = path.read_bytes()
-        size, tag, part = len(content), f'"{hash(content)}"', self.headers.get("Range")
-        if part and self.ranges:
-            start, _, stop = part.removeprefix("bytes=").partition("-")
-            content = content[int(start) : int(stop) + 1 if stop else size]
-            self.send_response(206)
-            self.send_header(
-                "Content-Range",
-                f"bytes {start}-{int(start) + len(content) - 1}/{size}",
-            )
-        else:
-            self.send_response(200)
-        if not self.ranges:
-            self.send_header("Accept-Ranges", "none")
-        self.send_header("ETag", tag)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if with_body:
-            self.wfile.write(content[: len(content) // 2] if self.cut else content)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextlib.contextmanager
-def serving(folder: Path, handler: type[FileHandler] = FileHandler) -> Iterator[str]:
-    """The address of a server of the files in a folder."""
-    with http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0),
-        partial(handler, directory=str(folder)),
-    ) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-            FileHandler.ranges, FileHandler.cut = True, False
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """The address of a server of files, and their folder."""
-    folder = tmp_path / "served"
-    folder.mkdir()
-    with serving(folder) as address:
-        yield address, folder
+from tests.text.web import files_of, serving
 
 
 @pytest.fixture
@@ -118,43 +46,23 @@ def error_of(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_server_gives_what_the_disk_does(server: tuple[str, Path], ranges: bool) -> None:
-    address, folder = server
-    FileHandler.ranges = ranges
+def test_a_server_gives_what_the_disk_does(tmp_path: Path, ranges: bool) -> None:
     written = made_up_texts(300, 400)
-    (folder / "a.jsonl").write_bytes(lines(*written))
-    (folder / "b.jsonl.zst").write_bytes(zstandard.compress(lines(*written)))
-    (folder / "c.txt").write_text("plain")
-    (folder / "d.json").write_text(json.dumps(written))
-    assert texts(
-        f"{address}/a.jsonl",
-        f"{address}/b.jsonl.zst?key=v",
-        f"{address}/c.txt",
-        f"{address}/d.json",
-    ) == [
-        *written,
-        *written,
-        "plain",
-        *written,
-    ]
-    corpus = open_corpus([f"{address}/a.jsonl"])
-    documents = list(corpus.documents())
-    assert documents[0].source == "a"
-    assert list(corpus.documents(Position(0, 200))) == documents[200:]
-    assert corpus.shards[0].size() == (folder / "a.jsonl").stat().st_size
-
-
-def test_parquet_and_arrow_are_read_in_ranges(server: tuple[str, Path]) -> None:
-    address, folder = server
-    table = pa.table({"text": [f"t{i}" for i in range(100)], "more": ["x" * 1000] * 100})
-    pq.write_table(table, folder / "a.parquet", row_group_size=7)
-    with (
-        pa.OSFile(str(folder / "a.arrow"), "w") as file,
-        pa.ipc.new_file(file, table.schema) as writer,
-    ):
+    table = pa.table({"text": written, "more": ["x" * 1000] * len(written)})
+    (tmp_path / "a.jsonl").write_bytes(lines(*written))
+    (tmp_path / "b.jsonl.zst").write_bytes(zstandard.compress(lines(*written)))
+    (tmp_path / "c.json").write_text(json.dumps(written))
+    pq.write_table(table, tmp_path / "d.parquet", row_group_size=7)
+    with pa.ipc.new_file(str(tmp_path / "e.arrow"), table.schema) as writer:
         writer.write_table(table, max_chunksize=9)
-    assert texts(f"{address}/a.parquet", f"{address}/a.arrow") == [f"t{i}" for i in range(100)] * 2
-    assert [d.text for d in open_corpus([f"{address}/a.parquet"]).documents(Position(0, 95))] == [f"t{i}" for i in range(95, 100)]
+    with serving(files_of(tmp_path, ranges=ranges)) as server:
+        for path in sorted(tmp_path.iterdir()):
+            corpus = open_corpus([f"{server.url}/{path.name}?key=v"])
+            documents = list(corpus.documents())
+            assert [document.text for document in documents] == written
+            assert documents[0].source == path.name.partition(".")[0]
+            assert list(corpus.documents(Position(0, 295))) == documents[295:]
+            assert corpus.shards[0].size() == path.stat().st_size
 
 
 def test_a_folder_and_a_pattern(memory: fsspec.AbstractFileSystem) -> None:
@@ -187,47 +95,29 @@ def test_a_saved_data_set_elsewhere(memory: fsspec.AbstractFileSystem) -> None:
     )
 
 
-def test_a_file_in_an_archive_elsewhere(server: tuple[str, Path]) -> None:
-    import zipfile
+def test_a_changed_file_is_noticed(tmp_path: Path, memory: fsspec.AbstractFileSystem) -> None:
+    def write(text: str) -> None:
+        (tmp_path / "a.jsonl").write_bytes(lines(text))
+        memory.pipe("/a.jsonl", lines(text))
 
-    address, folder = server
-    with zipfile.ZipFile(folder / "all.zip", "w") as archive:
-        archive.writestr("in/a.jsonl", lines("zipped"))
-    assert texts(f"zip://in/a.jsonl::{address}/all.zip") == ["zipped"]
-
-
-def test_a_changed_file_is_noticed(
-    server: tuple[str, Path],
-    memory: fsspec.AbstractFileSystem,
-) -> None:
-    address, folder = server
-    (folder / "a.jsonl").write_bytes(lines("one"))
-    memory.pipe("/a.jsonl", lines("one"))
-    corpus = open_corpus([f"{address}/a.jsonl", "memory://a.jsonl"])
-    before = corpus.digests()
-    assert before == corpus.digests()
-    (folder / "a.jsonl").write_bytes(lines("two"))
-    memory.pipe("/a.jsonl", lines("two"))
-    assert [a != b for a, b in zip(before, corpus.digests(), strict=True)] == [True, True]
-    (folder / "a.jsonl").unlink()
-    with pytest.raises(UserError, match=r"a\.jsonl: cannot be read"):
-        corpus.digests()
+    write("one")
+    with serving(files_of(tmp_path)) as server:
+        corpus = open_corpus([f"{server.url}/a.jsonl", "memory://a.jsonl"])
+        before = corpus.digests()
+        assert before == corpus.digests()
+        write("two")
+        assert [a != b for a, b in zip(before, corpus.digests(), strict=True)] == [True, True]
+        (tmp_path / "a.jsonl").unlink()
+        with pytest.raises(UserError, match=r"a\.jsonl: cannot be read"):
+            corpus.digests()
 
 
-def test_errors_are_one_line_with_a_remedy(
-    server: tuple[str, Path],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(connection, "sleep", lambda seconds: None)
-    address, folder = server
-    assert f"{address}/none.jsonl: cannot be read" in error_of(f"{address}/none.jsonl")
+def test_errors_are_one_line_with_a_remedy(tmp_path: Path) -> None:
+    with serving(files_of(tmp_path)) as server:
+        line = error_of(f"{server.url}/none.jsonl")
+        assert f"{server.url}/none.jsonl: cannot be read" in line
+        assert "no file of text" in error_of(f"{server.url}/a.exe")
     assert "unknown protocol" in error_of("nonsense://bucket/a.jsonl")
-    assert "no file of text" in error_of(f"{address}/a.exe")
-    (folder / "a.jsonl").write_bytes(lines(*made_up_texts(200, 400)))
-    FileHandler.cut = True
-    line = error_of(f"{address}/a.jsonl")
-    assert f"{address}/a.jsonl, line 1: cannot be read further" in line
-    assert "check the network" in line
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

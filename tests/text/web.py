@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from pathlib import Path
 
 CHUNK = 1 << 16
 
@@ -98,6 +99,20 @@ class Server:
     def rest(self, seconds: float = 60.0) -> None:
         """Does nothing, until the test ends."""
         self.ended.wait(seconds)
+
+
+def files_of(folder: Path, *, ranges: bool = True) -> Mode:
+    """Files of a folder, with a tag that changes with their content, as stores of objects do."""
+
+    def mode(request: Request) -> None:
+        path = folder / request.path.partition("?")[0].lstrip("/")
+        if not path.is_file():
+            request.answer(404)
+            return
+        content = path.read_bytes()
+        request.part(content, f'ETag: "{hash(content)}"', ranges=ranges)
+
+    return mode
 
 
 @contextlib.contextmanager
