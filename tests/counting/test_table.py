@@ -36,9 +36,9 @@ def test_counts_are_those_of_a_dictionary(table, looked_up):
         given_ids = np.array(pairs_asked, np.uint32).reshape(-1, 2).T
         assert search_counts(keys, counts, *given_ids).tolist() == [table.get(pair, 0) for pair in pairs_asked]
     starts = index_rows(keys)
-    assert [list(range(*bounds)) for bounds in itertools.pairwise(starts)] == [
-        [place for place, (key, _) in enumerate(rows) if key >> 32 == first] for first in range(len(starts) - 1)
-    ]
+    for first, bounds in enumerate(itertools.pairwise(starts)):
+        of_first = [place for place, (key, _) in enumerate(rows) if key >> 32 == first]
+        assert list(range(*bounds)) == of_first
     assert starts[-1] == len(rows)
 
 

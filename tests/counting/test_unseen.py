@@ -122,7 +122,11 @@ def test_what_a_text_finds_unseen_and_how_much_its_documents_differ(tmp_path):
         set(sum(documents(text), Counter())),
     )
     result = slice_text(text, tmp_path / "slices", counts=tmp_path / "counts.duckdb", seq_len=1000)["unseen"]
-    by_document = np.array([[sum(n for pair, n in pairs.items() if pair not in known), pairs.total()] for pairs in documents(text)])
+    sums = []
+    for pairs in documents(text):
+        new = sum(number for pair, number in pairs.items() if pair not in known)
+        sums.append([new, pairs.total()])
+    by_document = np.array(sums)
     unseen, total = by_document.sum(0)
     assert (result["share"], result["bigrams"], result["documents"]) == (unseen / total, total, 40)
     drawn = by_document[np.random.default_rng(0).integers(0, 40, (4000, 40))].sum(1)

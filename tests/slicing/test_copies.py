@@ -3,6 +3,8 @@ as often as its fraction says."""
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -30,6 +32,10 @@ def known_of(ngrams: set[tuple[int, ...]], size: int, largest: int = EVERYTHING)
     )
 
 
+def ngrams_of(texts: list[list[int]], size: int) -> set[tuple[int, ...]]:
+    return {tuple(ids[at : at + size]) for ids in texts for at in range(len(ids) - size + 1)}
+
+
 def as_groups(
     documents: list[list[int]],
     boundary: str,
@@ -38,9 +44,12 @@ def as_groups(
 ) -> list[pa.Table]:
     """The ids of documents as row groups of `sequences.parquet`, as far as they are read."""
     numbered = [[(i, n) for i in document] for n, document in enumerate(documents)]
-    streams = numbered if boundary == "document" else [[row for document in numbered for row in document]]
-    sequences = [stream[at : at + seq_len + 1] for stream in streams for at in range(0, len(stream) - 1, seq_len)]
-    rows = [{"tokens": [i for i, _ in s], "span_documents": list(dict.fromkeys(n for _, n in s))} for s in sequences]
+    streams = numbered if boundary == "document" else [list(itertools.chain(*numbered))]
+    rows = []
+    for stream in streams:
+        for at in range(0, len(stream) - 1, seq_len):
+            tokens, numbers = zip(*stream[at : at + seq_len + 1], strict=True)
+            rows.append({"tokens": tokens, "span_documents": list(dict.fromkeys(numbers))})
     schema = pa.schema(
         [("tokens", pa.list_(pa.uint32())), ("span_documents", pa.list_(pa.int32()))],
     )
@@ -69,8 +78,8 @@ def test_marks_are_those_of_the_definition(
     largest,
 ):
     sizes = (3, 8)
-    in_training = {size: {tuple(t[i : i + size]) for t in trained for i in range(len(t) - size + 1)} for size in sizes}
-    streams = documents if boundary == "document" else [[i for document in documents for i in document]]
+    in_training = {size: ngrams_of(trained, size) for size in sizes}
+    streams = documents if boundary == "document" else [list(itertools.chain(*documents))]
     wanted = [copies_reference(stream, in_training, largest) for stream in streams]
     finder = CopyFinder([known_of(in_training[size], size, largest) for size in sizes])
     marks = [mark for _, marked in finder.marked(as_groups(documents, boundary, seq_len, per_group)) for mark in marked.tolist()]

@@ -54,7 +54,8 @@ ROWS = pa.table(
 
 
 def in_slices(*slices: str, max_count: int = 5) -> list[list[int]]:
-    return [np.flatnonzero(mask).tolist() for mask in members([parse_slice(text) for text in slices], ROWS, max_count)]
+    masks = members(list(map(parse_slice, slices)), ROWS, max_count)
+    return [np.flatnonzero(mask).tolist() for mask in masks]
 
 
 def test_built_in_slices_are_what_their_sentences_say():
@@ -248,7 +249,8 @@ def copies(ids: list[int]) -> list[list[bool]]:
     match = longest_matches(every, np.array([0, len(ids)]))
     classes = [CONTEXT_CLASSES[number] for number in labels.context_class.tolist()]
     rows = pa.table({"match_length": match, "context_class": classes})
-    return [mask.tolist() for mask in members([parse_slice(f"copy:k{size}") for size in range(1, 6)], rows, 5)]
+    slices = [parse_slice(f"copy:k{size}") for size in range(1, 6)]
+    return [mask.tolist() for mask in members(slices, rows, 5)]
 
 
 @given(st.lists(st.integers(0, 2), min_size=2, max_size=40))

@@ -39,7 +39,8 @@ def lines(*records: object) -> bytes:
 
 
 def read(*arguments: object, options: CorpusOptions = STRICT) -> list[str]:
-    return [document.text for document in open_corpus([str(a) for a in arguments], options).documents()]
+    corpus = open_corpus(list(map(str, arguments)), options)
+    return [document.text for document in corpus.documents()]
 
 
 def fails(path: Path | str, options: CorpusOptions = STRICT) -> tuple[list[str], str]:

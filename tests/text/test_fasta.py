@@ -57,7 +57,10 @@ def by_line(text: str, stretch: int) -> list[tuple[str, str]]:
     st.sampled_from(["\n", "\r\n"]),
 )
 def test_it_reads_what_a_reader_of_lines_reads(sequences, block, stretch, end) -> None:
-    text = "".join(f">{name}\n" + "".join(line + end for line in lines) for name, lines in sequences).removesuffix("\n")
+    text = ""
+    for name, lines in sequences:
+        text += f">{name}\n" + "".join(line + end for line in lines)
+    text = text.removesuffix("\n")
     wanted = by_line(text, stretch)
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -44,12 +44,22 @@ def test_objects_texts_and_lines(tmp_path: Path) -> None:
         (b'["a", "b"', "a.json: not JSON", None),
         (b'["a"] ["b"]', "a.json: not JSON", None),
         (b"[" * 100_000, "a.json: not JSON", None),
-        (b"[" + b"1," * 2000 + b"1]", "a.json: an array of more than 4,000 bytes; write it as JSON Lines", None),
+        (
+            b"[" + b"1," * 2000 + b"1]",
+            "a.json: an array of more than 4,000 bytes; write it as JSON Lines",
+            None,
+        ),
         (b"[]", "a.json: contains no record", None),
         (b"", "a.json: contains no record", None),
     ],
 )
-def test_bad_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, message: str, texts: list[str] | None) -> None:
+def test_bad_arrays(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    content: bytes,
+    message: str,
+    texts: list[str] | None,
+) -> None:
     monkeypatch.setattr(config, "MAX_RECORD_BYTES", 1000)
     monkeypatch.setattr(readers, "MAX_JSON_BYTES", 4000 if content.endswith(b"1]") else 1 << 20)
     path = tmp_path / "a.json"

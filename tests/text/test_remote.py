@@ -85,7 +85,10 @@ def test_a_folder_and_a_pattern(memory: fsspec.AbstractFileSystem) -> None:
 def test_a_saved_data_set_elsewhere(memory: fsspec.AbstractFileSystem) -> None:
     import datasets
 
-    splits = {name: datasets.Dataset.from_dict({"text": [f"{name} {i}" for i in range(5)]}) for name in ("train", "test")}
+    splits = {}
+    for name in ("train", "test"):
+        rows = [f"{name} {i}" for i in range(5)]
+        splits[name] = datasets.Dataset.from_dict({"text": rows})
     datasets.disable_progress_bars()
     datasets.DatasetDict(splits).save_to_disk("memory://data")
     assert texts("memory://data") == [f"train {i}" for i in range(5)]

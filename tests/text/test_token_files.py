@@ -10,7 +10,7 @@ import struct
 import tempfile
 import warnings
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from unittest import mock
 
@@ -537,8 +537,8 @@ def test_documents_are_those_of_the_index(sequences: list[list[int]], data: st.D
     firsts = sorted(
         {0, len(sequences), *data.draw(st.lists(st.integers(0, len(sequences)), max_size=4))},
     )
-    expected = [[token for sequence in sequences[at:stop] for token in sequence] for at, stop in pairwise(firsts)]
-    flat = np.array([token for sequence in sequences for token in sequence], "<u2")
+    expected = [list(chain(*sequences[at:stop])) for at, stop in pairwise(firsts)]
+    flat = np.array(list(chain(*sequences)), "<u2")
     if not len(flat):
         return
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(token_files, "PIECE_BYTES", 4):
@@ -668,7 +668,8 @@ def test_runs_at_either_end_of_a_row_are_padding(tmp_path: Path) -> None:
     )
     rows = [[1, 2, END, END, END], [pad, pad, END, 3], [pad, 4, END, pad], [5, END, END, 6]]
     rows += [[END], [pad, END], [END, END], [pad, pad, END]]  # the first two are empty texts
-    assert [d.ids.tolist() for d in open_texts([{"input_ids": row} for row in rows], options).documents()] == [
+    documents = open_texts([{"input_ids": row} for row in rows], options).documents()
+    assert [d.ids.tolist() for d in documents] == [
         [1, 2],
         [3],
         [4],
