@@ -168,8 +168,8 @@ class InfiniGram:
         if "error" in answer:
             raise self._server.refusal(f"it answers: {str(answer['error'])[:200]}")
         count, tokens = answer.get("count"), answer.get("token_ids")
-        is_count = type(count) is int and 0 <= count <= self.num_tokens
-        if not is_count or answer.get("approx", False) is not False:
+        is_exact = answer.get("approx", False) is False
+        if type(count) is not int or not 0 <= count <= self.num_tokens or not is_exact:
             raise self._server.refusal("its answer is not an exact count of its tokens")
         if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
             problem = "its answer does not say which tokens it counted (token_ids)"

@@ -188,7 +188,8 @@ def _job(
 
     tokenizer = opened.tokenizer
     pieces = _pieces(opened, parts)
-    shards, digests = [], []
+    shards: list[Shard] = []
+    digests: list[str] = []
     for digest, of_shard in zip(opened.digests, pieces, strict=True):
         shards += of_shard
         digests += [digest] * len(of_shard)

@@ -187,7 +187,7 @@ def label_words(
 
 
 class Word(NamedTuple):
-    """A word: bytes [start, stop) of its sequence's text, itself, whether it begins a sentence."""
+    """A word: bytes [start, stop) of a sequence's text, itself, whether it begins a sentence."""
 
     start: int
     stop: int
@@ -217,8 +217,8 @@ def label_sequence(
     for first, last in pairwise(edges):
         text = joined[begins[first] : begins[last]].decode("utf-8", "surrogateescape")
         bounds = _byte_bounds(text, begins[first])
-        for start, stop, *word in find_words(text):
-            words += (Word(bounds[start], bounds[stop], *word),)
+        for word in find_words(text):
+            words.append(word._replace(start=bounds[word.start], stop=bounds[word.stop]))
         brackets.add(find_pairs(text, _BRACKETS), bounds)
         quotes.add(find_pairs(text, _QUOTES), bounds)
     numbers = _word_of_id(begins, words)
@@ -308,9 +308,8 @@ def _word_pattern(marks: str) -> re.Pattern[str]:
     return re.compile(rf"(?P<word>[\w{re.escape(marks)}]+)|[.!?…。！？\n\r\u2028\u2029]")
 
 
-def find_words(text: str) -> Iterator[tuple[int, int, str, bool]]:
-    """The words of a document's text: characters [start, stop), itself, and whether it begins a
-    sentence, as a document's first does."""
+def find_words(text: str) -> Iterator[Word]:
+    """The words of a document's text, at its characters; a document's first begins a sentence."""
     characters = set() if text.isascii() else set(text)
     marks = sorted(sign for sign in characters if unicodedata.category(sign)[0] == "M")
     begins_sentence = True
@@ -319,7 +318,7 @@ def find_words(text: str) -> Iterator[tuple[int, int, str, bool]]:
         if word is None:
             begins_sentence = True
         elif any(map(str.isalnum, word)):
-            yield match.start(), match.end(), word, begins_sentence
+            yield Word(match.start(), match.end(), word, begins_sentence)
             begins_sentence = False
 
 
