@@ -217,8 +217,7 @@ def label_sequence(
     for first, last in pairwise(edges):
         text = joined[begins[first] : begins[last]].decode("utf-8", "surrogateescape")
         bounds = _byte_bounds(text, begins[first])
-        for word in find_words(text):
-            words.append(word._replace(start=bounds[word.start], stop=bounds[word.stop]))
+        words += find_words(text, bounds)
         brackets.add(find_pairs(text, _BRACKETS), bounds)
         quotes.add(find_pairs(text, _QUOTES), bounds)
     numbers = _word_of_id(begins, words)
@@ -308,8 +307,11 @@ def _word_pattern(marks: str) -> re.Pattern[str]:
     return re.compile(rf"(?P<word>[\w{re.escape(marks)}]+)|[.!?…。！？\n\r\u2028\u2029]")
 
 
-def find_words(text: str) -> Iterator[Word]:
-    """The words of a document's text, at its characters; a document's first begins a sentence."""
+def find_words(text: str, bounds: Sequence[int]) -> Iterator[Word]:
+    """The words of a document's text, whose first begins a sentence.
+
+    `bounds`: where the bytes of characters begin, and where the last one's end.
+    """
     characters = set() if text.isascii() else set(text)
     marks = sorted(sign for sign in characters if unicodedata.category(sign)[0] == "M")
     begins_sentence = True
@@ -318,7 +320,8 @@ def find_words(text: str) -> Iterator[Word]:
         if word is None:
             begins_sentence = True
         elif any(map(str.isalnum, word)):
-            yield Word(match.start(), match.end(), word, begins_sentence)
+            start, stop = bounds[match.start()], bounds[match.end()]
+            yield Word(start, stop, word, begins_sentence)
             begins_sentence = False
 
 
