@@ -6,10 +6,17 @@ One is made within seconds, follows no redirection, and uses the environment's p
 from __future__ import annotations
 
 import http.client
+import itertools
 import time
 import urllib.request
+from typing import TYPE_CHECKING, TypeVar
 
 from recallkit import events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Answer = TypeVar("Answer")
 
 SECONDS_TO_CONNECT = 5.0
 FIRST_TRIES = 4
@@ -76,21 +83,30 @@ def reason(error: BaseException) -> str:
     return str(getattr(error, "reason", error) or type(error).__name__)[:_LONGEST_REASON]
 
 
-class Tries:
-    """The tries of one request to the server that lines call `name`, each later than the last."""
+class PassingError(OSError):
+    """A failure that may pass, at the earliest after so many seconds."""
 
-    def __init__(self, name: str) -> None:
-        self.name, self.number = name, 0
+    def __init__(self, problem: str, seconds: float = 0.0) -> None:
+        super().__init__(problem)
+        self.seconds = seconds
 
-    def wait(self, problem: str, most: int = FIRST_TRIES, seconds: float = 0.0) -> bool:
-        """Waits after a try that failed, at least so many seconds; False after the last one.
 
-        The first failure is noted.
-        """
-        self.number += 1
-        if self.number >= most:
-            return False
-        if self.number == 1:
-            events.note(f"{self.name}: {problem}; trying again")
-        sleep(max(2.0 ** (self.number - 1), seconds))
-        return True
+def tried(
+    name: str,
+    exchange: Callable[[], Answer],
+    most: Callable[[], int] | None = None,
+) -> Answer:
+    """The value of an exchange with the server that lines call `name`, tried ever later.
+
+    The first failure is noted. Raises ConnectionError after `most` tries, by default `FIRST_TRIES`.
+    """
+    for number in itertools.count(1):
+        try:
+            return exchange()
+        except PassingError as error:
+            if number >= (FIRST_TRIES if most is None else most()):
+                raise ConnectionError(f"{error}, after {number} tries") from error
+            if number == 1:
+                events.note(f"{name}: {error}; trying again")
+            sleep(max(2.0 ** (number - 1), error.seconds))
+    raise AssertionError

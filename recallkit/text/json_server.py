@@ -3,6 +3,7 @@ a failure may pass, no redirections."""
 
 from __future__ import annotations
 
+import functools
 import http.client
 import json
 import os
@@ -12,7 +13,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import API_KEY, UserError, redacted
-from recallkit.text.connection import FIRST_TRIES, TRANSIENT, Tries, opener, reason
+from recallkit.text.connection import FIRST_TRIES, TRANSIENT, PassingError, opener, reason, tried
 from recallkit.text.encoding import call_within
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ _SECONDS = 600.0
 """How long one answer may take, from its request to its last byte."""
 _TRIES = 8
 """Of a server that has answered before: the last try is two minutes after the first."""
+_UNREADABLE = (OSError, http.client.HTTPException, ValueError, TypeError, RecursionError)
+"""What connecting, reading and parsing raise."""
 
 
 class RefusedError(UserError):
@@ -35,7 +38,7 @@ class JsonServer:
     def __init__(self, url: str, name: str, remedy: str, *, has_key: bool) -> None:
         self._url, self._name, self._remedy, self._has_key = url, name, remedy, has_key
         self._opener = opener()
-        self._has_answered = False
+        self._num_tries = FIRST_TRIES
 
     def ask(self, path: str, content: Mapping[str, Any] | None, most: int) -> dict[str, Any]:
         """The JSON object, of at most so many bytes, that answers a POST of `content`, or a GET.
@@ -46,47 +49,33 @@ class JsonServer:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._has_key and (key := os.environ.get(API_KEY, "").strip()):
             if not (key.isascii() and key.isprintable()):
-                raise UserError(
-                    "characters that no key has",
-                    where=API_KEY,
-                    remedy="copy the key again",
-                )
+                problem = "characters that no key has"
+                raise UserError(problem, where=API_KEY, remedy="copy the key again")
             headers["Authorization"] = f"Bearer {key}"
         body = None if content is None else json.dumps(content).encode()
         address = f"{self._url}/{path}"
         request = urllib.request.Request(address, body, headers)  # noqa: S310 - checked
-        tries = Tries(self._name)
-        while True:
-            try:
-                status, answer = call_within(
-                    _SECONDS,
-                    lambda: self._exchange(request, most),
-                    computes=False,
-                )
-                self._has_answered = True
-                if status < 300 and len(answer) <= most:
-                    return dict(json.loads(answer))
-            except TimeoutError as error:
-                raise self.refusal(f"no complete answer within {_SECONDS:,.0f} s") from error
-            except (
-                OSError,
-                http.client.HTTPException,
-                ValueError,
-                TypeError,
-                RecursionError,
-            ) as error:
-                problem = f"it cannot be reached or read ({reason(error)})"
-            else:
-                problem = self._problem(status, answer, most)
-            if not tries.wait(problem, _TRIES if self._has_answered else FIRST_TRIES):
-                raise UserError(
-                    f"{problem}, after {tries.number} tries",
-                    where=self._name,
-                    remedy=self._remedy,
-                )
+        exchange = functools.partial(self._object, request, most)
+        try:
+            return tried(self._name, exchange, lambda: self._num_tries)
+        except ConnectionError as error:
+            raise UserError(str(error), where=self._name, remedy=self._remedy) from error
 
-    def _problem(self, status: int, answer: bytes, most: int) -> str:
-        """What is wrong with an answer. Raises RefusedError if another try is of no use."""
+    def _object(self, request: urllib.request.Request, most: int) -> dict[str, Any]:
+        """The object of one answer.
+
+        Raises PassingError where another try may help, RefusedError where it is of no use.
+        """
+        try:
+            call = functools.partial(self._exchange, request, most)
+            status, answer = call_within(_SECONDS, call, computes=False)
+            self._num_tries = _TRIES
+            if status < 300 and len(answer) <= most:
+                return dict(json.loads(answer))
+        except TimeoutError as error:
+            raise self.refusal(f"no complete answer within {_SECONDS:,.0f} s") from error
+        except _UNREADABLE as error:
+            raise PassingError(f"it cannot be reached or read ({reason(error)})") from error
         if status < 300:
             raise self.refusal(f"an answer of more than {most:,} bytes")
         words = redacted(answer.decode(errors="replace"))
@@ -94,9 +83,9 @@ class JsonServer:
             words = "a redirection, which is not followed"
         words = words or http.client.responses.get(status, "")
         problem = f"it answers {status} ({textwrap.shorten(words, 300)})"
-        if status not in TRANSIENT:
-            raise self.refusal(problem)
-        return problem
+        if status in TRANSIENT:
+            raise PassingError(problem)
+        raise self.refusal(problem)
 
     def _exchange(self, request: urllib.request.Request, most: int) -> tuple[int, bytes]:
         """The status of an answer and its bytes, one more than `most` of a longer one; of an error

@@ -17,19 +17,17 @@ import string
 import time
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from recallkit import config, events
 from recallkit.errors import UserError, redacted
-from recallkit.text.connection import TRANSIENT, Tries, opener, reason
+from recallkit.text.connection import TRANSIENT, PassingError, opener, reason, tried
 from recallkit.text.encoding import call_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from http.client import HTTPResponse
-
-Answer = TypeVar("Answer")
 
 SECONDS = 60.0
 """How long an answer may take to begin, and after that each piece of it."""
@@ -54,14 +52,6 @@ class WebError(OSError):
 
 class NoPartsError(WebError):
     """A server answers the request for a part with the whole file."""
-
-
-class _PassingError(OSError):
-    """A failure that may pass, at the earliest after so many seconds."""
-
-    def __init__(self, problem: str, seconds: float = 0.0) -> None:
-        super().__init__(problem)
-        self.seconds = seconds
 
 
 class Facts(NamedTuple):
@@ -117,11 +107,11 @@ class WebFile:
         facts = None
         # URLs that are signed are often for GET alone.
         with contextlib.suppress(WebError):
-            facts = self._tried(functools.partial(self._facts, "HEAD"))
+            facts = tried(self.where, functools.partial(self._facts, "HEAD"))
         if facts is not None and facts.size:
             return facts
         try:
-            facts = self._tried(functools.partial(self._facts, "GET", range(1))) or facts
+            facts = tried(self.where, functools.partial(self._facts, "GET", range(1))) or facts
         except WebError:  # no byte of an empty file can be requested
             if facts is None:
                 raise
@@ -138,7 +128,7 @@ class WebFile:
                     raise NoPartsError("the server gives no parts of a file")
                 return b"".join(self._pieces(answer, len(part)))
 
-        return self._tried(read)
+        return tried(self.where, read)
 
     def copy(self, known: Facts, target: Any) -> None:
         """Writes the file that `known` describes, all in one answer, to an opened file."""
@@ -149,7 +139,7 @@ class WebFile:
                 for piece in self._pieces(answer, known.size):
                     target.write(piece)
 
-        self._tried(write)
+        tried(self.where, write)
 
     def beginning(self, most: int) -> bytes:
         """All of the file, or so many bytes of it, whatever its size is."""
@@ -161,19 +151,9 @@ class WebFile:
                     content += piece
                 return content[:most]
 
-        return self._tried(read)
+        return tried(self.where, read)
 
     # ------------------------------------------------------------------------------------ one try
-
-    def _tried(self, exchange: Callable[[], Answer]) -> Answer:
-        """The value of an exchange with the server, tried again where a failure may pass."""
-        tries = Tries(self.where)
-        while True:
-            try:
-                return exchange()
-            except _PassingError as error:
-                if not tries.wait(str(error), seconds=error.seconds):
-                    raise ConnectionError(f"{error}, after {tries.number} tries") from error
 
     def _facts(self, method: str, part: range | None = None) -> Facts | None:
         with self._answer(method, part) as answer:
@@ -214,9 +194,9 @@ class WebFile:
                 raise
             except (OSError, http.client.HTTPException) as error:
                 problem = f"it breaks off after {done:,} bytes ({reason(error)})"
-                raise _PassingError(problem) from error
+                raise PassingError(problem) from error
             if not piece:
-                raise _PassingError(f"it breaks off after {done:,} of {size:,} bytes")
+                raise PassingError(f"it breaks off after {done:,} of {size:,} bytes")
             done += len(piece)
             yield piece
         if self._within(answer.read, 1):
@@ -276,7 +256,7 @@ class WebFile:
             except TimeoutError:
                 raise
             except (OSError, http.client.HTTPException, ValueError) as error:
-                raise _PassingError(f"it cannot be reached ({reason(error)})") from error
+                raise PassingError(f"it cannot be reached ({reason(error)})") from error
         raise WebError(f"it redirects more than {_MOST_REDIRECTIONS} times")
 
     def _redirected(self, address: str, location: str) -> str:
@@ -324,7 +304,7 @@ def _failure(error: urllib.error.HTTPError) -> OSError:
     problem = f"it answers {error.code} ({words})"
     if error.code in TRANSIENT:
         seconds = _number(error.headers.get("Retry-After")) or 0.0
-        return _PassingError(problem, min(_LONGEST_WAIT, seconds))
+        return PassingError(problem, min(_LONGEST_WAIT, seconds))
     return FileNotFoundError(problem) if error.code in (404, 410) else WebError(problem)
 
 
