@@ -115,11 +115,11 @@ def test_of_many_shards_one_digest_is_their_identity_and_their_folder_their_name
     options = TextOptions([str(folder)])
     first = OpenText(options)
     [[digest, called]] = first.identity()["sources"]
-    assert (called, first.names()) == ("1,001 shards", [str(folder)])
+    assert (called, first.facts()["names"]) == ("1,001 shards", [str(folder)])
     assert OpenText(options).identity() == first.identity()
     (folder / "0500.txt").write_text("text of another time")
     [[changed, _]] = OpenText(options).identity()["sources"]
     assert changed != digest
     (folder / "1000.txt").unlink()
     few = OpenText(options)
-    assert len(few.identity()["sources"]) == len(few.names()) == 1000
+    assert len(few.identity()["sources"]) == len(few.facts()["names"]) == 1000
