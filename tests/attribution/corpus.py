@@ -113,8 +113,8 @@ def random_corpus(folder: Path, seed: int, *, sequences: int = 12, length: int =
     """Few ids, labelled as the references label them, in documents of very different lengths from three sources."""
     rng = np.random.default_rng(seed)
     texts = [rng.integers(0, 5, rng.integers(2, length + 1)).tolist() for _ in range(sequences)]
-    labels = [label_bigrams_reference(text)[0] for text in texts]
-    back = [distance if distance > 0 else None for distances in labels for distance in distances]
+    labels = itertools.chain.from_iterable(map(label_bigrams_reference, texts))
+    back = [distance if distance > 0 else None for distance, *_ in labels]
     size = len(back)
     documents = np.cumsum(rng.random(size) < rng.choice([0.02, 0.3], size)).tolist()
     places = [(sequence, place) for sequence, text in enumerate(texts) for place in range(1, len(text))]

@@ -8,30 +8,22 @@ from recallkit.counting.ngram_hash import ngram_hash
 from recallkit.slicing.label_kernels import NO_DISTANCE
 
 
-def label_bigrams_reference(
-    ids: list[int],
-) -> tuple[list[int], list[int], list[int], list[int], list[bool]]:
-    """`label_bigrams` of one sequence, as each label is defined."""
+def label_bigrams_reference(ids: list[int]) -> list[tuple[int, int, int, int, bool]]:
+    """`label_bigrams` of one sequence, a row for every id but the first, with a dictionary."""
     places: dict[tuple[int, int], list[int]] = {}
+    known, followers = set(ids[:1]), dict[int, int]()
     rows = []
-    for place in range(1, len(ids)):
-        key, token = ids[place - 1 : place + 1]
+    for place, (key, token) in enumerate(itertools.pairwise(ids), 1):
         earlier = places.setdefault((key, token), [])
         if earlier:
-            since = [ids[at + 1] for at in range(earlier[-1], place - 1) if ids[at] == key]
-            rows.append(
-                (
-                    place - earlier[-1],
-                    place - earlier[0],
-                    len(earlier),
-                    0,
-                    any(other != token for other in since),
-                )
-            )
+            distances = place - earlier[-1], place - earlier[0]
+            rows.append((*distances, len(earlier), 0, followers[key] != token))
         else:
-            rows.append((NO_DISTANCE, NO_DISTANCE, 0, 1 if token in ids[:place] else 2, False))
+            rows.append((NO_DISTANCE, NO_DISTANCE, 0, 1 if token in known else 2, False))
         earlier.append(place)
-    return tuple(map(list, zip(*rows, strict=True))) if rows else ([], [], [], [], [])
+        followers[key] = token
+        known.add(token)
+    return rows
 
 
 def longest_matches_reference(ids: list[int]) -> list[int]:

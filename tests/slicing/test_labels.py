@@ -16,6 +16,7 @@ import zstandard
 from recallkit import counting, scoring, slicing
 from recallkit.errors import UserError
 from recallkit.options import TextOptions
+from recallkit.slicing.definitions import CONTEXT_CLASSES
 from recallkit.slicing.labels import summarise_slices
 from recallkit.storage import artifacts
 from recallkit.storage.schemas import LAYOUTS
@@ -25,6 +26,7 @@ from recallkit.text.open_text import OpenText
 from recallkit.text.tokenizers import load_slices_tokenizer, load_tokenizer
 from tests.conftest import write_jsonl
 from tests.made_tokenizers import made
+from tests.slicing.references import label_bigrams_reference
 from tests.slicing.test_match_kernels import by_automaton
 
 COLUMNS = list(LAYOUTS["tokens"])
@@ -100,35 +102,23 @@ def brute_force_labels(
     inputs = streams(valid, boundary)
     owners = [(number, source) for number, (ids, source) in enumerate(valid) for _ in range(len(ids) + 1)]
     begin = sequence = 0
-    for ids, marks in zip(
-        map(np.ndarray.tolist, inputs),
-        brute_force_marks(inputs, streams(train, boundary)),
-        strict=True,
-    ):
+    marks_of = brute_force_marks(inputs, streams(train, boundary))
+    for ids, marks in zip(map(np.ndarray.tolist, inputs), marks_of, strict=True):
         for start in range(0, len(ids) - 1, seq_len):
             window = ids[start : start + seq_len + 1]
-            matches, known = by_automaton(window), {window[0]}
-            earlier: dict[tuple[int, int], list[int]] = {}
-            followed: dict[int, int] = {}
-            for position, pair in enumerate(itertools.pairwise(window), 1):
-                places = earlier.setdefault(pair, [])
-                repeated, count = bool(places), int(counts[pair])
-                result = (
-                    repeated,
-                    "bigram" if repeated else "token" if pair[1] in known else "new",
-                    position - places[-1] if repeated else None,
-                    position - places[0] if repeated else None,
-                    len(places),
-                    matches[position - 1],
-                    repeated and followed[pair[0]] != pair[1],
-                    count,
-                    repeated and count <= max_count,
-                    marks[start + position],
+            pairs, matches = itertools.pairwise(window), by_automaton(window)
+            rows = zip(pairs, matches, label_bigrams_reference(window), strict=True)
+            for position, (pair, match, (distance, first, number, context, *more)) in enumerate(
+                rows,
+                1,
+            ):
+                place, count, repeated = start + position, int(counts[pair]), number > 0
+                distances = (distance, first) if repeated else (None, None)
+                yield (
+                    *(sequence, position, *owners[begin + place], *pair),
+                    *(repeated, CONTEXT_CLASSES[context], *distances, number, match, *more),
+                    *(count, repeated and count <= max_count, marks[place]),
                 )
-                yield sequence, position, *owners[begin + start + position], *pair, *result
-                places.append(position)
-                followed[pair[0]] = pair[1]
-                known.add(pair[1])
             sequence += 1
         begin += len(ids)
 
