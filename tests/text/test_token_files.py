@@ -37,6 +37,11 @@ SMALL = CorpusOptions(vocabulary=Vocabulary("small", 100, END, end_is_text=False
 Ids = list[np.ndarray]
 
 
+def ids_in(source: object, options: CorpusOptions = SMALL) -> list[list[int]]:
+    """The documents of a file or folder."""
+    return [document.ids.tolist() for document in open_corpus([str(source)], options).documents()]
+
+
 def llm_c(ids: np.ndarray, magic: int, version: int) -> bytes:
     """A file as dev/data/data_common.py of llm.c writes it."""
     header = np.zeros(256, np.int32)
@@ -141,7 +146,7 @@ def test_a_stream_without_end_tokens_is_a_document_of_bounded_length(
         UserError,
         match=r"a\.bin, document from id 0: no end token \(id 0\) among 50 ids; name .* --end-token",
     ):
-        list(open_corpus([str(tmp_path)], SMALL).documents())
+        ids_in(tmp_path)
 
 
 @pytest.mark.parametrize("form", ["bin", "npy", "LITPKDS"])
@@ -170,11 +175,11 @@ def test_a_rows_last_end_token_is_ours(tmp_path: Path) -> None:
     rows = [[1, 2, END], [1, END, 2], [END], [], [3, END, END]]
     (tmp_path / "a.jsonl").write_bytes(lines(*({"input_ids": row} for row in rows)))
     expected = [[1, 2], [1, END, 2], [], [], [3]]
-    assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], SMALL).documents()] == expected
+    assert ids_in(tmp_path) == expected
     bytes_vocabulary = CorpusOptions(
         vocabulary=load_tokenizer("bytes", end_token="<0x00>").vocabulary,
     )
-    assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], bytes_vocabulary).documents()] == rows  # there it may be text
+    assert ids_in(tmp_path, bytes_vocabulary) == rows  # there it may be text
 
 
 # ---------------------------------------------------------------------- the same results as of text
@@ -268,27 +273,22 @@ def results(out: Path, **text: object) -> list[pl.DataFrame]:
 
 
 def test_ids_give_what_their_text_gives(tmp_path: Path) -> None:
+    """Rows; a flat file, too, which knows no sources."""
     tokenizer, file = load_tokenizer(None), ROOT / "recallkit/data/tokenizer.json"
     texts, sources = made_up_texts(20, 60), ["a", "b"] * 10
     encoded, offsets = tokenizer.encode(texts)
     ids = [encoded[start:stop] for start, stop in pairwise(offsets)]
-    (tmp_path / "text.jsonl").write_bytes(
-        lines(*({"text": text, "source": s} for text, s in zip(texts, sources, strict=True))),
-    )
-    records = [{"input_ids": row_ids, "source": source} for row_ids, source in zip(ids, sources, strict=True)]
-    expected = results(tmp_path / "text", tokenizer=file, sources=tmp_path / "text.jsonl")
-    ways = {
-        "parquet": {"sources": tmp_path / write_parquet_ids(tmp_path, ids, sources)},
-        "given": {"texts": records},
-    }
-    for name, text in ways.items():
-        result = results(tmp_path / name, tokenizer=file, **text)
-        assert [a.equals(b) for a, b in zip(result, expected, strict=True)] == [True] * 3, name
-    flat_file = f"{tmp_path}/{nanogpt(tmp_path, ids, tokenizer.end_token_id)}"
-    result = results(tmp_path / "flat", tokenizer=file, sources=flat_file)  # which knows no sources
-    for a, b in zip(result, expected, strict=True):
-        same = [column for column in b.columns if "source" not in column]
-        assert a.select(same).equals(b.select(same))
+    rows = [{"text": text, "source": source} for text, source in zip(texts, sources, strict=True)]
+    expected = results(tmp_path / "text", tokenizer=file, texts=rows)
+    for name in (
+        write_parquet_ids(tmp_path, ids, sources),
+        nanogpt(tmp_path, ids, tokenizer.end_token_id),
+    ):
+        tables = results(tmp_path / "of" / name, tokenizer=file, sources=f"{tmp_path}/{name}")
+        for table, wanted in zip(tables, expected, strict=True):
+            has_sources = name.endswith(".parquet")
+            columns = [c for c in wanted.columns if has_sources or "source" not in c]
+            assert table.select(columns).equals(wanted.select(columns)), name
 
 
 def test_every_form_has_the_same_ids(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_every_form_has_the_same_ids(tmp_path: Path) -> None:
     options = CorpusOptions(vocabulary=Vocabulary("small", 100, END, end_is_text=False))
     files = [write(tmp_path, ids, sources) for write in (write_jsonl_ids, write_parquet_ids, write_saved_ids)]
     for name in [*files, *(write(tmp_path, ids, END) for write in FLAT.values())]:
-        result = [document.ids.tolist() for document in open_corpus([f"{tmp_path}/{name}"], options).documents()]
+        result = ids_in(f"{tmp_path}/{name}", options)
         assert result == [row_ids.tolist() for row_ids in ids], name
 
 
@@ -316,14 +316,14 @@ def test_text_comes_before_ids_unless_they_are_named(tmp_path: Path) -> None:
         ("", np.array([2])),
     ]
     by_field = CorpusOptions(text_field="input_ids", vocabulary=SMALL.vocabulary)
-    assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], by_field).documents()] == [
+    assert ids_in(tmp_path, by_field) == [
         [1],
         [2],
     ]
     table = pa.table({"text": ["t"], "input_ids": pa.array([[1, 2]], pa.list_(pa.uint16()))})
     pq.write_table(table, tmp_path / "b.parquet")
     assert [d.text for d in open_corpus([str(tmp_path / "b.parquet")], SMALL).documents()] == ["t"]
-    assert [d.ids.tolist() for d in open_corpus([str(tmp_path / "b.parquet")], by_field).documents()] == [[1, 2]]
+    assert ids_in(tmp_path / "b.parquet", by_field) == [[1, 2]]
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_what_is_no_list_of_ids(tmp_path: Path, ids: object) -> None:
         UserError,
         match=r"record 2: (input_ids is not a list of whole numbers|not JSON)",
     ):
-        list(open_corpus([str(tmp_path)], SMALL).documents())
+        ids_in(tmp_path)
 
 
 # ----------------------------------------------------------------------------------------- mistakes
@@ -351,7 +351,7 @@ def test_ids_out_of_the_vocabulary_are_refused(tmp_path: Path, bad: int) -> None
             options = CorpusOptions(skip_bad=skip_bad, vocabulary=SMALL.vocabulary)
             message = rf"{name}, {place}: number {number} of its ids \(from 0\) is {bad:,}, not one of the 100 of small; name their own "
             with pytest.raises(UserError, match=message):
-                list(open_corpus([str(tmp_path / name)], options).documents())
+                ids_in(tmp_path / name, options)
     with pytest.raises(UserError, match=r"texts\[0\]: number 0 of its ids"):
         list(open_texts([{"input_ids": [bad]}], SMALL).documents())
 
@@ -381,7 +381,7 @@ def read_ids(
 ) -> list[list[int]]:
     """The documents of a file with this content, whose type is named as `:uint16`."""
     path.write_bytes(content if isinstance(content, bytes) else content.tobytes())
-    return [document.ids.tolist() for document in open_corpus([f"{path}{dtype}"], options).documents()]
+    return ids_in(f"{path}{dtype}", options)
 
 
 def refused(
@@ -427,29 +427,20 @@ def test_the_type_of_a_file_without_a_header_is_the_one_that_its_ids_have(
 
 
 def test_a_short_file_is_of_no_type_by_luck(tmp_path: Path) -> None:
-    path, narrow, wide = (
-        tmp_path / "a.bin",
-        np.array([1, 2, 3, 4], "<u2"),
-        np.array([1, 2, 3, 4], "<u4"),
-    )
+    path, document = tmp_path / "a.bin", [1, 2, 3, 4]
+    narrow, wide = np.array(document, "<u2"), np.array(document, "<u4")
     middle = CorpusOptions(vocabulary=Vocabulary("middle", 1000, END, end_is_text=False))
-    assert read_ids(path, narrow, middle) == read_ids(path, wide, LARGE) == read_ids(path, wide, middle, ":INT32") == [[1, 2, 3, 4]]
+    assert read_ids(path, narrow, middle) == read_ids(path, wide, LARGE) == [document]
+    assert read_ids(path, narrow, LARGE, ":uint16") == [document]
+    assert read_ids(path, wide, middle, ":INT32") == [document]
     assert read_ids(path, wide, middle, ":uint16") == [[1], [2], [3], [4]]
-    assert f"as uint16 or uint32; name their type: {path}:TYPE" in refused(path, wide, middle)
+    type_ = f"name their type: {path}:TYPE"
+    assert f"as uint16 or uint32; {type_}" in refused(path, wide, middle)
     zeros = refused(path, np.zeros(40, "<u2"), LARGE)
-    assert "as uint16 or uint32 or int64; " in zeros
-    assert f"name their type: {path}:TYPE" in zeros
-    assert read_ids(path, narrow, LARGE, ":uint16") == [[1, 2, 3, 4]]
-    assert "7 bytes are not a whole number of ids of 2 bytes" in refused(
-        path,
-        b"1234567",
-        LARGE,
-        ":uint16",
-    )
-    assert "798 bytes are not a whole number of ids of 4 bytes" in refused(
-        path,
-        np.array(MANY, "<u4").tobytes()[:-2],
-    )
+    assert f"as uint16 or uint32 or int64; {type_}" in zeros
+    cut = np.array(MANY, "<u4").tobytes()[:-2]
+    assert "7 bytes are not a whole number" in refused(path, b"1234567", LARGE, ":uint16")
+    assert "798 bytes are not a whole number of ids of 4 bytes" in refused(path, cut)
     assert "contains no record" in refused(path, b"")
 
 
@@ -466,38 +457,32 @@ def test_what_no_type_fits_is_to_be_written_as_ids(tmp_path: Path, dtype: str, s
 def test_known_formats_are_told_by_their_magic(tmp_path: Path) -> None:
     path, ids = tmp_path / "a.bin", np.array(MANY, "<u2")
     lit_gpt = b"LITPKDS" + struct.pack("<QBQ", 1, 8, len(ids)) + ids.tobytes()
-    documents = [list(range(1, 100))] * 2
-    assert read_ids(path, lit_gpt) == read_ids(path, lit_gpt, dtype=":uint16") == read_ids(path, llm_c(ids, 20240520, 1)) == documents
-    assert "its ids are uint16, by its header or index; leave out :int32" in refused(
-        path,
-        lit_gpt,
-        dtype=":int32",
-    )
-    assert "199 ids, where its header has 200; copy it again" in refused(path, lit_gpt[:-2])
-    assert "5 ids, where its header has 6; copy it again" in refused(
-        path,
-        llm_c(np.arange(6, dtype="<u2"), 20240520, 1)[:-2],
-    )
-    assert "unknown version 3 of llm.c's format" in refused(path, llm_c(ids, 20240520, 3))
-    other_version = lit_gpt.replace(struct.pack("<QB", 1, 8), struct.pack("<QB", 2, 8))
-    assert "unknown version 2 of lit-gpt's format" in refused(path, other_version)
-    other_type = lit_gpt.replace(struct.pack("<QB", 1, 8), struct.pack("<QB", 1, 9))
-    assert "unknown type 9 of ids; write ids as whole numbers" in refused(path, other_type)
-    assert "its header is truncated; copy it again" in refused(path, lit_gpt[:20])
-    saved = io.BytesIO()
+    saved, several, documents = io.BytesIO(), io.BytesIO(), [list(range(1, 100))] * 2
     np.save(saved, ids)
-    assert read_ids(path, saved.getvalue()) == documents
-    np.save(saved, ids[:4])
-    assert "136 bytes after its array, as if several" in refused(path, saved.getvalue())
+    for content in (lit_gpt, llm_c(ids, 20240520, 1), saved.getvalue()):
+        assert read_ids(path, content) == read_ids(path, content, dtype=":uint16") == documents
+        message = "its ids are uint16, by its header or index; leave out :int32"
+        assert message in refused(path, content, dtype=":int32")
+    for part in (ids, ids[:4]):
+        np.save(several, part)
     items = [ids[:50].tobytes(), ids[50:].tobytes()]
     offsets = np.cumsum([16, *map(len, items)]).astype("<u4")
-    chunk = struct.pack("<I", 2) + offsets.tobytes() + b"".join(items)
-    for dtype in ("", ":uint16"):
-        assert "a chunk of litdata, which is not read here; read it with litdata" in refused(
-            path,
-            chunk,
-            dtype=dtype,
-        )
+    version, code = struct.pack("<Q", 1), struct.pack("<QB", 1, 8)
+    messages = {
+        lit_gpt[:-2]: "199 ids, where its header has 200; copy it again",
+        llm_c(ids, 20240520, 1)[:-2]: "199 ids, where its header has 200; copy it again",
+        llm_c(ids, 20240520, 3): "unknown version 3 of llm.c's format",
+        lit_gpt.replace(version, struct.pack("<Q", 2)): "unknown version 2 of lit-gpt's format",
+        lit_gpt.replace(
+            code,
+            struct.pack("<QB", 1, 9),
+        ): "unknown type 9 of ids; write ids as whole",
+        lit_gpt[:20]: "its header is truncated; copy it again",
+        several.getvalue(): "136 bytes after its array, as if several",
+        struct.pack("<I", 2) + offsets.tobytes() + b"".join(items): "a chunk of litdata",
+    }
+    for content, message in messages.items():
+        assert message in refused(path, content), message
 
 
 def test_text_is_no_file_of_ids(tmp_path: Path) -> None:
@@ -658,7 +643,7 @@ def test_a_mask_that_does_not_fit_is_refused_with_its_record(
         lines({"input_ids": [1]}, {"input_ids": [1, 2, 3], "attention_mask": mask}),
     )
     with pytest.raises(UserError, match=f"line 2: attention_mask {problem}"):
-        list(open_corpus([str(tmp_path)], SMALL).documents())
+        ids_in(tmp_path)
 
 
 def test_runs_at_either_end_of_a_row_are_padding(tmp_path: Path) -> None:
@@ -690,13 +675,13 @@ def test_runs_at_either_end_of_a_row_are_padding(tmp_path: Path) -> None:
 def test_arrays_that_are_no_stream_of_ids(tmp_path: Path, array: np.ndarray, message: str) -> None:
     np.save(tmp_path / "a.npy", array)
     with pytest.raises(UserError, match=message):
-        list(open_corpus([str(tmp_path)], SMALL).documents())
+        ids_in(tmp_path)
 
 
 def test_pickles_and_damage_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array([{"a": 1}], object), allow_pickle=True)
     with pytest.raises(UserError, match="not an array that NumPy maps"):
-        list(open_corpus([str(tmp_path)], SMALL).documents())
+        ids_in(tmp_path)
     np.save(tmp_path / "a.npy", np.arange(50))
     complete = (tmp_path / "a.npy").read_bytes()
     too_large = complete.replace(b"(50,), }" + b" " * 20, b"(4611686018427387904, 16), }")
@@ -714,15 +699,15 @@ def test_pickles_and_damage_are_refused(tmp_path: Path) -> None:
             pytest.raises(UserError, match=r"a\.npy"),
         ):
             warnings.simplefilter("always")
-            list(open_corpus([str(tmp_path)], SMALL).documents())
+            ids_in(tmp_path)
         assert not warned
 
 
 def test_in_a_folder_text_comes_first(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array([1, 2]))
-    assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], SMALL).documents()] == [[1, 2]]
+    assert ids_in(tmp_path) == [[1, 2]]
     (tmp_path / "b.json").write_text('["text"]')
-    assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], SMALL).documents()] == [
+    assert ids_in(tmp_path) == [
         [1, 2],
     ]  # .json mostly describes
     (tmp_path / "c.txt").write_text("more")
