@@ -18,6 +18,8 @@ from recallkit.storage import artifacts
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import numpy as np
+
     from recallkit.options import TextOptions
     from recallkit.storage.journal import Journal
     from recallkit.text.encoding import Encoder
@@ -162,29 +164,34 @@ class OpenText:
     def note_ids(self) -> None:
         """Notes type, number of documents and beginning of token ids: a misreading is seen at once.
 
-        Of several sources of one kind it is the first. What cannot be read is reported when it is
-        read.
+        Of several sources of one kind it is the first.
         """
-        from recallkit.text.corpus import Corpus
-
         if self.options.tokenizer is None:  # then ids are refused
             return
         for shard in {type(shard): shard for shard in reversed(self.corpus.shards)}.values():
-            ids, num_ids, number, bound = None, 0, 0, "at least "
-            with contextlib.suppress(UserError):
-                documents = Corpus([shard], self.corpus.options).documents()
-                for number, document in enumerate(documents, 1):
-                    if document.ids is None or number == _MOST_NOTED or num_ids > _MOST_IDS:
-                        break
-                    num_ids += len(document.ids)
-                    ids = ids if ids is not None and len(ids) else document.ids
-                else:
-                    bound = ""
+            ids, number, is_all = self._first_ids(shard)
             if ids is not None:
                 [text] = self.tokenizer.decode([ids[:_NOTED_IDS]])
                 text = textwrap.shorten(printable(text), _NOTED_CHARACTERS, placeholder=" ...")
-                kind = f"token ids ({ids.dtype.name}), {bound}{counted(number, 'document')}"
+                documents = f"{'' if is_all else 'at least '}{counted(number, 'document')}"
+                kind = f"token ids ({ids.dtype.name}), {documents}"
                 console.note(f"{shard.name}: {kind}, the first: {text}")
+
+    def _first_ids(self, shard: Shard) -> tuple[np.ndarray | None, int, bool]:
+        """The first document of ids that is not empty, the number of documents, and whether that is
+        of all: many are not read, and what cannot be read is reported when it is."""
+        from recallkit.text.corpus import Corpus
+
+        ids, num_ids, number = None, 0, 0
+        with contextlib.suppress(UserError):
+            documents = Corpus([shard], self.corpus.options).documents()
+            for number, document in enumerate(documents, 1):
+                if document.ids is None or number == _MOST_NOTED or num_ids > _MOST_IDS:
+                    return ids, number, False
+                num_ids += len(document.ids)
+                ids = ids if ids is not None and len(ids) else document.ids
+            return ids, number, True
+        return ids, number, False
 
     def facts(self) -> dict[str, Any]:
         """What a manifest records besides what determines the ids: names of the tokenizer and the
