@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from recallkit.display.notebook import Shown
+from recallkit.display.notebook import NotebookResult
 from recallkit.measure.labelled import open_scores
 from recallkit.measure.ratio import are_distinct, ratio
 from recallkit.measure.shares import WholeGap, gap_figures
@@ -62,7 +62,7 @@ class AblatedSet:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class AblationTables(Shown):
+class AblationTables(NotebookResult):
     """What a model retains of its recall without mixers, and what it loses. Losses are in nats per
     token, positive where it is worse.
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from recallkit.ablation.tables import LEAST, AblationTables
 from recallkit.display import cells
 from recallkit.display.cells import figure, or_dash, percent, resampled, some_of, too_few
-from recallkit.display.charts import TIP, WIDTH, Figure, column, labels, layer, plot, shorten
+from recallkit.display.charts import WIDTH, Figure, column, labels, shorten
 from recallkit.display.tables import Table
+from recallkit.display.templates import heat_map
 from recallkit.display.views import ResultView
 from recallkit.measure.shares import LEAST_GAIN
 from recallkit.models.ablation import heads_of
@@ -18,8 +19,6 @@ from recallkit.slicing.view import what_is_rare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from recallkit.display.charts import Spec
 
     Row = Mapping[str, Any]
 
@@ -93,14 +92,14 @@ def which_recall(tables: AblationTables) -> str:
     less = [row for row in rows if row["retained_ci_high"] < 1 - LEAST]
     most = ENRICHED * first["share_of_tokens"]
     needed = [row for row in less if not row["void"] and row["loss_share_ci_low"] > most]
-    named = [f"{_retained(row)} without {_in_text(row)}" for row in _smallest(needed)]
+    clauses = [f"{_retained(row)} without {_in_text(row)}" for row in _smallest(needed)]
     breaking = [_in_text(row) for row in _smallest(less) if row not in needed]
-    answer = f"Of its recall gain of {gain}, {model} retains {', '.join(named)}."
-    if not named:
+    answer = f"Of its recall gain of {gain}, {model} retains {', '.join(clauses)}."
+    if not clauses:
         answer = f"{model} has a recall gain of {gain}; none of these mixers is shown to serve recall in particular."
     if breaking:
         answer += (
-            f" Without {some_of(breaking)} it {'also ' * bool(named)}retains less, but that loss "
+            f" Without {some_of(breaking)} it {'also ' * bool(clauses)}retains less, but that loss "
             "is not shown to fall on AR hits in particular."
         )
     return answer
@@ -172,16 +171,16 @@ def ablation_tables(tables: AblationTables, manifest: Mapping[str, Any]) -> dict
         "nats per token, over all tokens and over AR hits; on them: the share of the total loss that "
         f"falls on AR hits. Intervals: {resampled(rows[0], which=' with AR hits')}."
     )
-    mixers = Table.of("Recall retained without mixers", columns, rows, caption)
+    mixers = Table.from_rows("Recall retained without mixers", columns, rows, caption)
     return {"mixers": mixers, "ablation": _losses(tables, manifest)}
 
 
 def _trade_off(rows: Sequence[Row]) -> Table:
     """A line for each number of layers, from all down to the budget."""
-    shown = []
+    lines = []
     for row in rows:
         which = row["layers"].replace("+", ", ")
-        shown.append({**row, "layers": _size(row), "which": which, "gain": row["gain"] - row["gain_lost"]})
+        lines.append({**row, "layers": _size(row), "which": which, "gain": row["gain"] - row["gain_lost"]})
     columns = """
         layers which
         gain | gain | z.1f
@@ -192,7 +191,7 @@ def _trade_off(rows: Sequence[Row]) -> Table:
         "tokens. Cache: of one sequence, what grows with it in these layers. "
         f"Intervals: {resampled(rows[0], which=' with AR hits')}."
     )
-    return Table.of("Recall retained with fewer layers", columns, shown, caption)
+    return Table.from_rows("Recall retained with fewer layers", columns, lines, caption)
 
 
 def _losses(tables: AblationTables, manifest: Mapping[str, Any]) -> Table:
@@ -244,20 +243,21 @@ def ablation_figures(tables: AblationTables) -> list[Figure]:
         }
         for row in rows
     ]
-    plain: Spec = {"ticks": False, "domain": False}
     x = column(
         "slice",
         sort=list(HEADERS.values()),
-        axis={"title": "nats per token lost", "orient": "top", "labelAngle": 0, **plain},
+        axis={"title": "nats per token lost", "orient": "top", "labelAngle": 0},
     )
-    y = column("name", sort=list(names.values()), axis={"title": "without", **plain})
+    y = column("name", sort=list(names.values()), axis={"title": "without"})
     most = max([1e-9, *(row["loss"] for row in rows)])
     scale = {"type": "sqrt", "domain": [0, most], "range": [0, _DARKEST], "clamp": True}
-    opacity = column("loss", "quantitative", scale=scale, legend=None)
-    spec = plot(
+    spec = heat_map(
         drawn,
-        layer("rect", channels={"x": x, "y": y, "opacity": opacity, **TIP}, color="m0", stroke="page"),
-        layer("text", channels={"x": x, "y": y, "text": column("shown")}),
+        x,
+        y,
+        "loss",
+        scale,
+        "shown",
         width=WIDTH - 6.5 * max(map(len, names.values())),
         height=18 * len(names),
     )

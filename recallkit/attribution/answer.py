@@ -24,7 +24,7 @@ def ppl(value: float | None) -> str:
     return or_dash(value, PPL)
 
 
-def whole(share: float) -> str:
+def short_percent(share: float) -> str:
     """0.1097 -> 11 %: a share in a sentence, of which the first two digits matter."""
     return f"{100 * share:,.0f} %" if abs(share) >= 0.0995 else percent(share)
 
@@ -78,8 +78,8 @@ def _on_hits(hits: Row) -> str:
 def _twice(hits: Row, side: str, where: str = "") -> str:
     """The mean probability of AR hits, and that of the first occurrences of their bigrams: `45 %
     (4.1 % at ...)`."""
-    first = " ".join(filter(None, [whole(hits[f"first_p_{side}"]), where]))
-    return f"{whole(hits[f'p_{side}'])} ({first})"
+    first = " ".join(filter(None, [short_percent(hits[f"first_p_{side}"]), where]))
+    return f"{short_percent(hits[f'p_{side}'])} ({first})"
 
 
 def _retains(model: str, reference: str, hits: Row) -> str:
@@ -89,7 +89,7 @@ def _retains(model: str, reference: str, hits: Row) -> str:
             return "there are too few documents to say what is retained"
         gain = f"{100 * hits['gain_reference']:z.1f} points, {_ends(hits, 'gain_reference', 100, 'z.1f')}"
         return f"{reference}'s recall gain is not shown to exceed 0.1 points ({gain}), so there is no recall to retain"
-    return f"{model} retains {whole(hits['retained'])} of {reference}'s recall ({_ends(hits, 'retained', 100, 'z.0f')})"
+    return f"{model} retains {short_percent(hits['retained'])} of {reference}'s recall ({_ends(hits, 'retained', 100, 'z.0f')})"
 
 
 def _ends(row: Row, name: str, scale: float, form: str) -> str:
@@ -105,8 +105,8 @@ def _of_hits(reference: str, model: str, totals: Totals) -> str:
         return f"{model} {_behind(hits, reference)}. {difference}; no share of it is meaningful: {hits['note']}"
     gap = "gap" if every["delta_nll"] > 0 else "lead"
     called = "AR hits" if is_of_rare(hits) else "They"
-    carry = f"{called} carry {whole(hits['gap_share'])} of its {gap} of {abs(every['delta_nll']):.3f} nats per token"
-    beside = "" if is_void(repeated) or not is_of_rare(hits) else f"; all repeated bigrams carry {whole(repeated['gap_share'])}"
+    carry = f"{called} carry {short_percent(hits['gap_share'])} of its {gap} of {abs(every['delta_nll']):.3f} nats per token"
+    beside = "" if is_void(repeated) or not is_of_rare(hits) else f"; all repeated bigrams carry {short_percent(repeated['gap_share'])}"
     return f"{model} {_behind(hits, reference)}. {carry}{beside}"
 
 
@@ -149,7 +149,7 @@ def _retained_range(reference: str, hits: Mapping[str, Row]) -> str:
     retained = {model: row["retained"] for model, row in hits.items() if row["retained"] is not None}
     if not retained:
         return _retains("none", reference, next(iter(hits.values())))
-    return f"{_models(len(hits))} retain {extremes(retained, whole)} of this recall gain"
+    return f"{_models(len(hits))} retain {extremes(retained, short_percent)} of this recall gain"
 
 
 def _behind_range(they: str, rows: Mapping[str, Row]) -> str:
@@ -177,14 +177,16 @@ def _share_range(models: Sequence[str], totals: Totals) -> str:
     for shares, what in ((gaps, "gap"), (leads, "lead")):
         if len(shares) == 1:
             [(model, share)] = shares.items()
-            parts.append(f"{whole(share)} of the {what} of {model}")
+            parts.append(f"{short_percent(share)} of the {what} of {model}")
         elif shares:
-            parts.append(f"{extremes(shares, whole)} of the {what}s of {len(shares):,} models")
+            parts.append(f"{extremes(shares, short_percent)} of the {what}s of {len(shares):,} models")
     if parts:
         none = f"; no share is meaningful for {some_of(void, MOST_NAMED)}" if void else ""
         called = "AR hits" if is_of_rare(rows[models[0]]) else "They"
         return f"{called} carry {' and '.join(parts)}{none}."
-    alike = {note: [model for model in void if rows[model]["note"] == note] for note in (row["note"] for row in rows.values())}
+    alike: dict[str, list[str]] = {}
+    for model, row in rows.items():
+        alike.setdefault(row["note"], []).append(model)
     reasons = "; ".join(f"{some_of(names, MOST_NAMED)}: {note}" for note, names in alike.items())
     return f"No share of their gaps is meaningful ({reasons})."
 

@@ -15,20 +15,17 @@ from recallkit.display.charts import (
     WIDTH,
     Colour,
     Figure,
-    across,
     column,
-    front_layer,
     labels,
     layer,
-    line_chart,
     log_number,
     model_channels,
     number,
-    on_front,
     plot,
     share,
     shorten,
 )
+from recallkit.display.templates import across, front_layer, line_chart, on_front
 from recallkit.measure.shares import is_void
 from recallkit.slicing.threshold import papers_count
 
@@ -95,7 +92,8 @@ def price_figure(comparison: Comparison) -> list[Figure]:
             }
         )
     _place_labels(points)
-    ids = " or ".join(f"{number:,}" for number in sorted({row["state_ids"] for row in known}))
+    lengths = sorted({row["state_ids"] for row in known})
+    ids = " or ".join(f"{number:,}" for number in lengths)
     x = log_number("x", f"bytes of state after {ids} ids", [point["x"] for point in points])
     y = number("y", "recall gain on AR hits, points", zero=True)
     place = {"align": {"expr": "datum.dx < 0 ? 'right' : 'left'"}, "dx": {"expr": "datum.dx"}, "dy": {"expr": "datum.dy"}}
@@ -256,8 +254,9 @@ def _by_bucket(comparison: Comparison) -> list[Figure]:
     by_count = [{**row, "panel": panels[row["repeated"]]} for row in of_counts]
     hits = f" (shaded: AR hits, up to a count of {threshold:,})" * has_hits
     which = {True: f"tokens that repeat a bigram of their context{hits}", False: "tokens that do not repeat a bigram of their context"}
-    shown = [words for kind, words in which.items() if any(row["repeated"] == kind for row in of_counts)]
-    caption = f"Mean NLL by the training count of the bigram, as in Figure 1 of Zoology, for {', and for '.join(shown)}."
+    kinds = {row["repeated"] for row in of_counts}
+    drawn = [words for kind, words in which.items() if kind in kinds]
+    caption = f"Mean NLL by the training count of the bigram, as in Figure 1 of Zoology, for {', and for '.join(drawn)}."
     shaded, axis = (panels[True], threshold) if has_hits else None, "training count of the bigram, up to"
     count = _lines(comparison, ("by_count", "By training frequency", caption), by_count, "training count", axis, shaded=shaded)
     gains = []
@@ -297,7 +296,7 @@ def _lines(
                 place = f"{what} {span(row['low'], row['high'])} ({counted(row['tokens'], 'token')})"
                 point = {"model": model, "x": row[at], "y": scale * figure, "few": row["tokens"] < FEW, "panel": row.get("panel")}
                 points.append({**point, "at": place, "shown": f"{scale * figure:.2f} {unit}"})
-    panels = [panel for panel in dict.fromkeys(point["panel"] for point in points) if panel is not None]
+    panels = list(dict.fromkeys(point["panel"] for point in points if point["panel"] is not None))
     if not points:
         return []
     places = [point["x"] for point in points]
@@ -341,13 +340,16 @@ def _by_threshold(comparison: Comparison) -> list[Figure]:
     first, last = x["scale"]["domain"]
     marks = {count: name for count, name in marks.items() if max(0, first) < count <= last}
     before = [across("soft", x=mark, strokeDash=[4, 3]) for mark in marks]
-    models = [model for model in comparison.models if any(point["model"] == model for point in points)]
+    drawn = {point["model"] for point in points}
+    models = [model for model in comparison.models if model in drawn]
     caption = "Retained recall, and the AR hits' share of the gap, at other thresholds of the training count, with 95 % intervals."
-    caption += f" Dashed: {', '.join(f'{name}, {count:,}' for count, name in marks.items())}." if marks else ""
+    dashed = ", ".join(f"{name}, {count:,}" for count, name in marks.items())
+    caption += f" Dashed: {dashed}." if marks else ""
     have_shares = [point["model"] for point in points if point["panel"] == panels["gap_share"]]
     leads = shares_of_leads(model for model in have_shares if comparison.totals[model, "all"]["delta_nll"] < 0)
     caption += f" {LEFT_OUT}{leads}"
     caption += " Intervals are clipped to the plot."
-    shown = [panel for panel in panels.values() if any(point["panel"] == panel for point in points)]
-    drawn = line_chart(points, models, x, y, *before, panels=shown, height=180)
-    return _figure(comparison, "by_threshold", "By threshold", caption, drawn)
+    have_points = {point["panel"] for point in points}
+    panel_names = [panel for panel in panels.values() if panel in have_points]
+    spec = line_chart(points, models, x, y, *before, panels=panel_names, height=180)
+    return _figure(comparison, "by_threshold", "By threshold", caption, spec)

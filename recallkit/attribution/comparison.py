@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.tables import GapTables, has_counts, hit_of, rows_by_slice
-from recallkit.display.notebook import Shown
+from recallkit.display.notebook import NotebookResult
 from recallkit.errors import UserError
 from recallkit.measure.rows import ALL, count_cuts
 from recallkit.slicing.definitions import parse_slices
@@ -27,7 +27,7 @@ _MOST_NAMED = 5
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Shown):
+class Comparison(NotebookResult):
     """Models compared with a reference, as `recallkit gap` wrote them.
 
     `models` are sorted by overall perplexity, the best first. `slices` is the slice directory of

@@ -223,7 +223,7 @@ def gains_table(by_context: pl.DataFrame, in_context: Mapping[str, Any] | None) 
     )
     if in_context is not None:
         caption += f"\n{_in_context([reference, *models], in_context)}"
-    return Table.of(
+    return Table.from_rows(
         "Gain from context before the last ids, in nats per token, and its part of the gap in %",
         "model last context_gain far_share long_ppl",
         rows,
@@ -246,7 +246,7 @@ def far_table(by_context: pl.DataFrame) -> Table:
     for row, where_gained in zip(rows, gaining, strict=True):
         row |= {"class": CLASSES[row["slice"]], "gains": cells.cell(where_gained, gains), "mirror": cells.cell(where_gained, mirror)}
     columns = "model last class share_of_tokens far_share gains mirror"
-    return Table.of("The far gap by class of token, in % of the whole gap", columns, rows, caption)
+    return Table.from_rows("The far gap by class of token, in % of the whole gap", columns, rows, caption)
 
 
 def _rows_of(by_context: pl.DataFrame, *slices: str, gains: bool | None = None) -> list[dict[str, Any]]:

@@ -146,7 +146,7 @@ def divergence_table(by_divergence: pl.DataFrame) -> Table:
     """A row per slice and model: divergence, its ratio to where bigrams first occur, agreement."""
     rows = cells.without_zoo(by_divergence.filter(by="slice").to_dicts())
     names = list(dict.fromkeys(row["slice"] for row in rows))
-    return Table.of(
+    return Table.from_rows(
         f"Predictions beside those of {rows[0]['reference']}: KL divergence in nats per token, and agreement in %",
         """
             slice model

@@ -62,10 +62,8 @@ class Verdict:
         """What was measured, beside the limit."""
         gate = self.gate
         if gate.is_share:
-            return (f"{self.model}: {gate.slice} carries {percent(self.value)} of the gap (limit "
-                f"{100 * gate.limit:.6g} %)")
-        return (f"{self.model}: NLL on {gate.slice} is {self.value:.4g} nats above the reference's "
-            f"(limit {gate.limit:g})")
+            return f"{self.model}: {gate.slice} carries {percent(self.value)} of the gap (limit {100 * gate.limit:.6g} %)"
+        return f"{self.model}: NLL on {gate.slice} is {self.value:.4g} nats above the reference's (limit {gate.limit:g})"
 
     def to_json(self) -> dict[str, Any]:
         """The gate, the model, the value."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.answer import whole
+from recallkit.attribution.answer import short_percent
 from recallkit.display import cells
 from recallkit.display.cells import some_of
 from recallkit.display.tables import Table
@@ -102,9 +102,9 @@ def in_a_sentence(by_placebo: pl.DataFrame, totals: Totals) -> str:
 
 
 def _beside(row: Row, hits: Row) -> str:
-    mine = "unknown" if hits["retained"] is None else whole(hits["retained"])
-    recall = f"at the loss of {row['model']} it retains {whole(row['retained'])} of the reference's recall (the model: {mine})"
-    return f"{recall}, and AR hits carry {whole(row['gap_share'])} of its gap"
+    mine = "unknown" if hits["retained"] is None else short_percent(hits["retained"])
+    recall = f"at the loss of {row['model']} it retains {short_percent(row['retained'])} of the reference's recall (the model: {mine})"
+    return f"{recall}, and AR hits carry {short_percent(row['gap_share'])} of its gap"
 
 
 def placebo_table(by_placebo: pl.DataFrame, totals: Totals) -> Table:
@@ -126,4 +126,4 @@ def placebo_table(by_placebo: pl.DataFrame, totals: Totals) -> Table:
         "Placebo: the reference's own earlier checkpoints, interpolated to the model's NLL. At: the worse of two neighbouring checkpoints "
         "and its weight. A model that resembles its placebo has the profile of any model with its loss."
     )
-    return Table.of("AR hits, %: the model, and the reference at the model's loss", columns, cells.without_zoo(rows), caption)
+    return Table.from_rows("AR hits, %: the model, and the reference at the model's loss", columns, cells.without_zoo(rows), caption)

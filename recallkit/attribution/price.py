@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.answer import whole
+from recallkit.attribution.answer import short_percent
 from recallkit.display import cells
 from recallkit.display.cells import bounds, extremes, resampled
 from recallkit.display.tables import Table
@@ -65,11 +65,11 @@ def answer(by_price: pl.DataFrame) -> str:
     losses = {row["model"]: row["loss_first"] for row in rows if row["loss_first"] is not None}
     if len(rows) > 1:
         first = f"; their loss where a bigram first occurs is {extremes(losses, _nats)} nats per token" if losses else ""
-        return f"{len(rows):,} models retain {extremes(known, whole)} of the recall of {reference['model']}{first}."
+        return f"{len(rows):,} models retain {extremes(known, short_percent)} of the recall of {reference['model']}{first}."
     [row] = rows
     size = f" with {cells.size(row['state_bytes'])} of state" if row["state_bytes"] is not None else ""
     within = bounds(100 * row["retained_ci_low"], 100 * row["retained_ci_high"], "z.0f")
-    recall = f"{row['model']}{size} retains {whole(row['retained'])} of the recall of {reference['model']} ({within})"
+    recall = f"{row['model']}{size} retains {short_percent(row['retained'])} of the recall of {reference['model']} ({within})"
     if row["loss_first"] is None:
         return f"{recall}."
     low, high = row["loss_first_ci_low"], row["loss_first_ci_high"]
@@ -101,4 +101,4 @@ def price_table(by_price: pl.DataFrame) -> Table:
         f"Intervals: {resampled(rows[0])}."
     )
     title = "Bytes of state, and recall retained of the reference's"
-    return Table.of(title, columns, rows, caption)
+    return Table.from_rows(title, columns, rows, caption)

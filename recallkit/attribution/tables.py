@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.display.notebook import Shown
+from recallkit.display.notebook import NotebookResult
 from recallkit.display.progress import one_after_another, progress
 from recallkit.errors import UserError
 from recallkit.measure.labelled import MOST_AT_ONCE, open_scores, open_tokens
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class GapTables(Shown):
+class GapTables(NotebookResult):
     """The gap of each model to the reference, and the recall of both. NLLs are in nats per token,
     shares are fractions.
 

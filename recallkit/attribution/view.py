@@ -278,7 +278,7 @@ class ComparisonView(ResultView):
             row.update(dict.fromkeys(["retained_ci_low", "gap_share_ci_low"]))
         spans = [("", 1), (quality.lower(), 3), ("", 1), ("recall", 2), ("share of the gap", 2 if has_counts else 1)]
         title = f"{quality}, recall, and where the gap to the reference lies"
-        return Table.of(title, columns, rows, self._first_caption(), groups=spans)
+        return Table.from_rows(title, columns, rows, self._first_caption(), groups=spans)
 
     def _first_caption(self) -> str:
         """What the columns of the first table are, and what its figures depend on."""
@@ -329,7 +329,7 @@ class ComparisonView(ResultView):
             "Recall gain also includes what a repetition brings besides association: that the token is "
             "present, and how far back."
         )
-        return Table.of("Recall gain beside causal recall", columns, cells.without_zoo(rows), caption)
+        return Table.from_rows("Recall gain beside causal recall", columns, cells.without_zoo(rows), caption)
 
     def _thresholds_table(self) -> Table:
         """What is retained and the share of the gap where bigrams up to other training counts are AR hits."""
@@ -361,7 +361,7 @@ class ComparisonView(ResultView):
         if len(rows) > 1 and rows[0]["effective_clusters"] >= MIN_CLUSTERS:
             sentences.append(f"Each gap is tested against zero, corrected for {len(rows):,} models (Holm).")
         title = f"{self.hits_at_first}: nats behind the reference, share of the gap, and its control"
-        return Table.of(title, columns, rows, " ".join(sentences) + self._leads())
+        return Table.from_rows(title, columns, rows, " ".join(sentences) + self._leads())
 
     def _by_source_table(self) -> Table | None:
         """What is retained and the share of the gap by source, the largest first; None if there is only one source."""
@@ -402,7 +402,7 @@ class ComparisonView(ResultView):
         rows = [self._total(model, name) for name in names for model in self.models]
         overlap = "Slices may overlap, so shares need not add up to 100 %. " if len(names) > 1 else ""
         caption = f"{overlap}Retained: recall gain on the slice's tokens in % of the reference's.{self._leads()}"
-        return Table.of("Slices: retained recall and share of the gap", columns, rows, caption)
+        return Table.from_rows("Slices: retained recall and share of the gap", columns, rows, caption)
 
     def _partition_table(self) -> Table:
         """Where the gap is: one column per class of PARTITION, with its share of tokens, and of each model's gap."""

@@ -236,12 +236,12 @@ class Command:
 
     def call(self, asked: Options) -> Any:
         """The value for Python. A tracker that fails is reported, and costs nothing else."""
-        from recallkit.display.notebook import Shown
+        from recallkit.display.notebook import NotebookResult
 
         trackers = _open_trackers(asked)
         outcome = self.function(_with_counts_here(asked))
         value = outcome.value()
-        if isinstance(value, Shown):
+        if isinstance(value, NotebookResult):
             value.show_as(
                 lambda: outcome.show(False),
                 lambda: [table for _, shown, _ in outcome.exports() for table in shown.values()],

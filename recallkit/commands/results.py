@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from recallkit.attribution.comparison import Comparison
     from recallkit.display.charts import Figure
-    from recallkit.display.notebook import Shown
-    from recallkit.report.token_view import ShownSequence
+    from recallkit.display.notebook import NotebookResult
+    from recallkit.report.token_view import ScoredSequence
     from recallkit.report.write import Report
     from recallkit.verification.findings import Verified
 
@@ -95,7 +95,7 @@ def _open(page: Path) -> None:
         console.note(f"no browser was found: open {page}")
 
 
-def figures(of: Union[File, "Shown"], *, models: Sequence[str] = (), width: str | float = "column") -> "dict[str, ChartType]":
+def figures(of: Union[File, "NotebookResult"], *, models: Sequence[str] = (), width: str | float = "column") -> "dict[str, ChartType]":
     """The figures of results by name, as altair charts in the colours of a paper: shown in a notebook, `.save("x.svg")`.
 
     `of` is what a function returned (`gap`, `profile`, `eval_mqar` ...) or `read_comparison`, or a folder that they wrote. Only `models`
@@ -105,11 +105,11 @@ def figures(of: Union[File, "Shown"], *, models: Sequence[str] = (), width: str 
     """
     from recallkit.display.charts import styles_of
     from recallkit.display.figure_files import parse_width
-    from recallkit.display.notebook import Shown, charts
+    from recallkit.display.notebook import NotebookResult, charts
     from recallkit.report.write import figures_of, find_results
 
     def drawn(chosen: Sequence[str]) -> "Sequence[Figure]":
-        return of.figures(chosen) if isinstance(of, Shown) else figures_of(find_results(path(of)), chosen)
+        return of.figures(chosen) if isinstance(of, NotebookResult) else figures_of(find_results(path(of)), chosen)
 
     try:
         inches = parse_width(width)
@@ -142,10 +142,10 @@ class ShowTokens(Options):
         "recallkit tokens slices --sequence 12 --reference zoo:attention --model zoo:mamba --filter model_only",
     ),
 )
-def show_tokens(asked: ShowTokens) -> Outcome["ShownSequence"]:
+def show_tokens(asked: ShowTokens) -> Outcome["ScoredSequence"]:
     """Show the text of one sequence, and mark each token: is it an AR hit, and which of two models was right?"""
     from recallkit.report.sequence import open_excerpts
-    from recallkit.report.token_view import ShownSequence, print_tokens, tokens_json
+    from recallkit.report.token_view import ScoredSequence, print_tokens, tokens_json
 
     is_named = asked.model is not None and asked.reference is not None
     directory, comparison = _find(path(asked.folder), path(asked.slices), is_named=is_named)
@@ -153,7 +153,7 @@ def show_tokens(asked: ShowTokens) -> Outcome["ShownSequence"]:
     excerpts = open_excerpts(directory, [name for name in (reference, model) if name is not None], comparison)
     number = excerpts.most_telling() if asked.sequence is None else asked.sequence
     rows = excerpts.read(number)
-    shown = ShownSequence(
+    shown = ScoredSequence(
         number,
         excerpts.num_sequences,
         rows,

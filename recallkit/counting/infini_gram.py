@@ -139,7 +139,7 @@ class InfiniGram:
                 "querying counts",
                 total=len(keys),
                 unit="bigrams",
-                kept=lambda: len(known),
+                saved=lambda: len(known),
             ) as show:
                 for start in range(0, len(missing), _CHUNK):
                     show(len(keys) - len(missing) + start)

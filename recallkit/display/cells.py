@@ -55,8 +55,8 @@ def size(number: float | None) -> str:
     """1234567 -> 1.23 MB, in powers of 1,000; a dash for None."""
     if number is None:
         return DASH
-    shown = abbreviate(number)
-    return f"{shown[:-1]} {shown[-1]}B" if shown[-1].isalpha() else f"{shown} B"
+    text = abbreviate(number)
+    return f"{text[:-1]} {text[-1]}B" if text[-1].isalpha() else f"{text} B"
 
 
 def or_dash(value: float | None, form: str) -> str:
@@ -228,13 +228,13 @@ def shares_of_leads(leads: Iterable[str]) -> str:
     return f" Shares of a lead, not a gap: {some_of(names, _MOST_LEADS)}." if names else ""
 
 
-def extremes(values: Mapping[str, float], shown: Callable[[float], str]) -> str:
+def extremes(values: Mapping[str, float], form: Callable[[float], str]) -> str:
     """The range of a figure over models, with those at its ends: `1 % (rwkv) to 100 % (hybrid)`; one if all read alike.
 
     The one rule of ranges: over all models of which the figure is known, none left out or clipped.
     """
     least, most = (end(values, key=lambda model: values[model]) for end in (min, max))
-    low, high = shown(values[least]), shown(values[most])
+    low, high = form(values[least]), form(values[most])
     if low == high:
         return low
     return f"{low} ({least}) to {high} ({most})"

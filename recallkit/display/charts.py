@@ -29,9 +29,8 @@ MOST_SOURCES = 6
 """Sources in a chart, the largest: more could not be distinguished."""
 _CHARACTER = 6.5
 """Pixels of a character of 11 pixels."""
-_MOST_NAMED, _NAME, _IN_LEGEND = 12, 24, 36
-"""Names in a caption; characters of a name beside a plot, and in a legend, which is as wide as a
-phone."""
+_MOST_NAMED, _NAME = 12, 24
+"""Names in a caption; characters of a name beside a plot."""
 
 PAPER = {
     "ink": "#1b1b1b",
@@ -75,15 +74,15 @@ _ARCHITECTURES = ("attention", "mamba", "hyena", "based", "rwkv", "delta", "retn
 
 def model_styles(names: Iterable[str]) -> dict[str, Style]:
     """Each model's style, no two alike for up to 22: that of the architecture in its name, or else the first that is free."""
-    found: dict[str, Style] = {}
+    styles: dict[str, Style] = {}
     ordered = list(dict.fromkeys(names))
     for name in ordered:
         place = next((place for place, part in enumerate(_ARCHITECTURES) if part in name.lower()), None)
-        if place is not None and STYLES[place] not in found.values():
-            found[name] = STYLES[place]
-    for number, name in enumerate(name for name in ordered if name not in found):
-        found[name] = next((style for style in STYLES if style not in found.values()), STYLES[number % len(STYLES)])
-    return {name: found[name] for name in ordered}
+        if place is not None and STYLES[place] not in styles.values():
+            styles[name] = STYLES[place]
+    for number, name in enumerate(name for name in ordered if name not in styles):
+        styles[name] = next((style for style in STYLES if style not in styles.values()), STYLES[number % len(STYLES)])
+    return {name: styles[name] for name in ordered}
 
 
 # ----------------------------------------------------------------------------------------------------------------- names
@@ -100,16 +99,16 @@ def labels(names: Sequence[str], length: int = _NAME, reference: str | None = No
     """A short label for each name, no two alike, the reference marked: without its folders and `zoo:`, if no other name ends so."""
     lasts = {name: name.rstrip("/").rpartition("/")[2].removeprefix("zoo:") for name in names}
     known = Counter(lasts.values())
-    found: dict[str, str] = {}
+    labelled: dict[str, str] = {}
     for name, last in lasts.items():
         mark = " (ref.)" if name == reference else ""
-        whole = last if last and known[last] == 1 else name
-        label, number = shorten(whole, length - len(mark)) + mark, 2
-        while label in found.values():
+        base = last if last and known[last] == 1 else name
+        label, number = shorten(base, length - len(mark)) + mark, 2
+        while label in labelled.values():
             ending = f" ({number}){mark}"
-            label, number = shorten(whole, length - len(ending)) + ending, number + 1
-        found[name] = label
-    return found
+            label, number = shorten(base, length - len(ending)) + ending, number + 1
+        labelled[name] = label
+    return labelled
 
 
 def not_drawn(names: Sequence[str]) -> str:
@@ -141,7 +140,7 @@ class AtFirst(NamedTuple):
 class StyleOf(NamedTuple):
     """In a specification what a channel shows of a style, or of a model's: that of all figures of a page."""
 
-    of: str | Style
+    style: str | Style
     channel: str
 
 
@@ -152,15 +151,15 @@ def model_channels(names: Mapping[str, str], *, styles: Mapping[str, Style] | No
     """
     key = legend_of(list(names.values())) if legend and len(names) > 1 else None
     chosen = {label: styles[name] if styles else name for name, label in names.items()}
-    turned = dict(reversed(chosen.items()))  # else dashes join the legend, whose symbols would have broken outlines
-    return {
-        channel: {
-            **column("model"),
-            "scale": {"domain": list(of), "range": [StyleOf(each, channel) for each in of.values()]},
-            "legend": shown,
-        }
-        for channel, of, shown in (("fill", chosen, key), ("stroke", chosen, key), ("shape", chosen, key), ("strokeDash", turned, None))
-    }
+
+    def channel(name: str, order: Mapping[str, Any], legend: Spec | None) -> Spec:
+        styled = [StyleOf(style, name) for style in order.values()]
+        return {**column("model"), "scale": {"domain": list(order), "range": styled}, "legend": legend}
+
+    # In another order, else dashes join the legend, whose symbols would have broken outlines.
+    turned = dict(reversed(chosen.items()))
+    channels = {name: channel(name, chosen, key) for name in ("fill", "stroke", "shape")}
+    return {**channels, "strokeDash": channel("strokeDash", turned, None)}
 
 
 def legend_of(entries: Sequence[str]) -> Spec:
@@ -218,8 +217,8 @@ def layer(mark: str, where: str = "", /, channels: Spec | None = None, **propert
     chosen = dict(channels or {})
     silent = {} if "description" in chosen else {"aria": False}
     paint = {key: Colour(properties[key]) for key in ("color", "stroke") if isinstance(properties.get(key), str)}
-    made: Spec = {"mark": {"type": mark, **silent, **properties, **paint}, "encoding": chosen}
-    return {"transform": [{"filter": where}], **made} if where else made
+    filtered: Spec = {"transform": [{"filter": where}]} if where else {}
+    return {**filtered, "mark": {"type": mark, **silent, **properties, **paint}, "encoding": chosen}
 
 
 TIP: Spec = {"description": column("tip"), "tooltip": column("tip")}
@@ -241,90 +240,13 @@ def plot(
     `room` is how wide it may be with its axes, by which entries of its legend are put in lines; a page's script sets it.
     """
     unit: Spec = {"layer": list(layers), "width": width, "height": height, "encoding": shared}
-    made: Spec = {"data": {"values": list(rows)}, "resolve": resolve or {}, "params": [{"name": "room", "value": WIDTH}]}
+    room = {"name": "room", "value": WIDTH}
+    frame: Spec = {"data": {"values": list(rows)}, "resolve": resolve or {}, "params": [room]}
     if not panels:
-        return {**made, **unit}
+        return {**frame, **unit}
     facet = column("panel", sort=list(panels), title=None)
     # The last label of an axis and the first of the next are apart.
-    return {**made, "facet": facet, "columns": columns, "spacing": {"row": 16, "column": 28}, "spec": unit}
-
-
-def line_chart(
-    rows: Sequence[Mapping[str, Any]],
-    names: Sequence[str],
-    x: Spec,
-    y: Spec,
-    *before: Spec,
-    reference: str | None = None,
-    styles: Mapping[str, Style] | None = None,
-    shown: Mapping[str, str] | None = None,
-    some_first: bool = True,
-    **more: Any,
-) -> Spec:
-    """A line for each `model` of the rows, through points `x`, `y`, with a band from `low` to `high` where they have one.
-
-    `names` are the models, in the order of the legend, on which a click chooses a model and makes the others grey. `at` and `shown` of a
-    row are its place and its value in words. Points of rows that are `few` are hollow; the line leaves out those that are `apart`. `before`
-    is drawn first. `some_first`: of many models a page colours some until others are chosen.
-    """
-    shown = shown or labels(names, _IN_LEGEND, reference)
-    found = [
-        {
-            **row,
-            "model": shown[row["model"]],
-            "tip": f"{shorten(shown[row['model']] if styles else row['model'], 60)}, {row['at']}: {row['shown']}",
-            **({"reference": True} if row["model"] == reference else {}),
-        }
-        for row in rows
-    ]
-    look = model_channels(shown, styles=styles)
-    stroke = {**look["stroke"], "condition": [_NOT_CHOSEN]}
-    few = {"test": "datum.few", "value": Colour("page")}
-    faint = {"condition": {**_NOT_CHOSEN, "value": 0.4}, "value": 1}
-    band = {
-        "y": {**y, "field": "low"},
-        "y2": {"field": "high"},
-        "fill": {**look["fill"], "condition": [_NOT_CHOSEN]},
-        "opacity": {"condition": {**_NOT_CHOSEN, "value": 0.04}, "value": 0.13},
-    }
-    fill = {**look["fill"], "condition": [few, _NOT_CHOSEN]}
-    dots = {"y": y, "stroke": stroke, "fill": fill, "shape": look["shape"], "opacity": faint, **TIP}
-    line = layer(
-        "line", "!datum.apart", channels={"y": y, "stroke": stroke, "strokeDash": look["strokeDash"], "opacity": faint}, strokeWidth=1.6
-    )
-    layers = [
-        *([layer("area", "isValid(datum.low)", channels=band)] if any(row.get("low") is not None for row in rows) else []),
-        line,
-        layer("point", channels=dots, size=26, strokeWidth=1.2),
-    ]
-    # The legend is the buttons of a choice: each click adds a model or takes it away, as a finger has no shift key. Vega-Lite makes it one
-    # where the first layer that has the legend has the choice, too.
-    chosen = {"name": "chosen", "select": {"type": "point", "fields": ["model"], "toggle": "true"}, "bind": "legend"}
-    layers[0]["params"] = [{**chosen, "value": AtFirst(shown, reference) if some_first else []}]
-    return plot(found, *before, *layers, x=x, **more)
-
-
-_NOT_CHOSEN: Spec = {"test": {"not": {"or": [{"param": "chosen"}, "datum.reference"]}}, "value": Colour("rest")}
-
-
-def on_front(rows: Sequence[Mapping[str, Any]], x: str, y: str) -> list[bool]:
-    """Of each row whether no other one has a larger `y` with as small an `x`, or as large a `y` with a smaller one."""
-    places = [(row[x], row[y]) for row in rows]
-    return [not any(a <= x and (b, -a) > (y, -x) for a, b in places) for x, y in places]
-
-
-def front_layer(y: Spec) -> Spec:
-    """The rows that are `front`, joined by steps: the most that can be had for so much."""
-    return layer("line", "datum.front", channels={"y": y}, interpolate="step-after", strokeWidth=5, opacity=0.25, color="soft")
-
-
-def across(colour: str | StyleOf, *, x: float | None = None, y: float | None = None, tip: str | None = None, **look: Any) -> Spec:
-    """A line across a plot at one place, drawn once however many rows there are; announced by its `tip` if it has one."""
-    place = {"datum": y if x is None else x, "type": "quantitative"}
-    one_row = [{"x": x}]  # Vega-Lite leaves out rows that lack the field of the plot's own x, though this line's x is a datum
-    ends = {"x": place} if x is not None else {"x": {"value": 0}, "x2": {"value": "width"}, "y": place}
-    told: Spec = {} if tip is None else {"description": {"value": tip}}
-    return {"data": {"values": one_row}, **layer("rule", channels={**ends, **told}, color=colour, **look)}
+    return {**frame, "facet": facet, "columns": columns, "spacing": {"row": 16, "column": 28}, "spec": unit}
 
 
 # ------------------------------------------------------------------------------------------------------------- drawings
@@ -385,9 +307,9 @@ def specification(figure: Figure, styles: Mapping[str, Style] | None = None, *, 
         "header": {**text, "labelColor": ink, "labelAnchor": "start", "labelFontWeight": "bold", "labelLimit": WIDTH},
         "text": {"color": ink, "fontSize": size},
     }
-    whole = {**(_compact(figure.spec) if on_page else figure.spec), "config": config}
-    found: Spec = _resolved(whole, colours, styles or styles_of([figure]))
-    return found
+    spec = {**(_compact(figure.spec) if on_page else figure.spec), "config": config}
+    resolved: Spec = _resolved(spec, colours, styles or styles_of([figure]))
+    return resolved
 
 
 def _compact(spec: Spec) -> Spec:
@@ -417,7 +339,7 @@ _NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def _resolved(value: Any, colours: Mapping[str, str], styles: Mapping[str, Style]) -> Any:
     """A part of a specification with colours and styles in place of their names, and with text that XML may contain."""
     if isinstance(value, StyleOf):
-        style = value.of if isinstance(value.of, Style) else styles[value.of]
+        style = value.style if isinstance(value.style, Style) else styles[value.style]
         return {"shape": style.shape, "strokeDash": list(style.dash)}.get(value.channel, colours[style.colour])
     if isinstance(value, Colour):
         return colours[value]

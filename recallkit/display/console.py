@@ -89,7 +89,7 @@ def print_json(value: Any) -> None:
 def json_text(value: Any, indent: int | None = None) -> str:
     """JSON; floats are not rounded; control characters and what is not UTF-8 are escaped."""
     text = json.dumps(strict(value), indent=indent, ensure_ascii=False, allow_nan=False)
-    return _OBEYED.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    return _OBEYED.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 _OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
@@ -100,8 +100,8 @@ def print_line(text: str, *, is_path: bool = False) -> None:
     """A line of results, folded at the terminal's width unless it is a path, which people copy; a % stays with its figure."""
     from rich.text import Text
 
-    shown = Text(printable(text) if is_path else _TOGETHER.sub(_JOINED, printable(text)))
-    lines = [shown] if is_path else shown.wrap(stdout(), stdout().width)
+    joined = Text(printable(text) if is_path else _TOGETHER.sub(_JOINED, printable(text)))
+    lines = [joined] if is_path else joined.wrap(stdout(), stdout().width)
     for line in lines:
         stdout().print(Text(line.plain.replace(_JOINED, " ").rstrip()), soft_wrap=True)
 
@@ -178,16 +178,18 @@ def print_list(what: str, rows: Sequence[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in rows)
     room = max(20, stdout().width - width - 2)
     for name, description in rows:
-        first, *more = textwrap.wrap(printable(description), room, break_long_words=False, break_on_hyphens=False) or [""]
-        sys.stdout.writelines(f"{line}\n" for line in (f"{name:<{width}}  {first}", *(f"{'':<{width}}  {each}" for each in more)))
+        words = printable(description)
+        lines = textwrap.wrap(words, room, break_long_words=False, break_on_hyphens=False) or [""]
+        for number, line in enumerate(lines):
+            sys.stdout.write(f"{'' if number else name:<{width}}  {line}\n")
 
 
 def print_indented(text: str, columns: int) -> None:
     """A line of results indented by `columns` spaces, its own spaces kept, never folded."""
     from rich.text import Text
 
-    kept = "".join(c if c == " " else printable(c) or " " for c in text)
-    stdout().print(Text(" " * columns + kept), soft_wrap=True)
+    line = "".join(c if c == " " else printable(c) or " " for c in text)
+    stdout().print(Text(" " * columns + line), soft_wrap=True)
 
 
 # --------------------------------------------------------------------------------------------------------------- tables
@@ -212,14 +214,17 @@ def print_table(table: Table) -> None:
     rows = [[_cut(cell) for cell in row] for row in table.rows]
     headers = ["\n".join(map(printable, header.split("\n"))) for header in table.headers]
     between, widths = _layout(headers, rows, stdout().width)
-    shown = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, between - 2))
+    padding = (0, 1, 0, between - 2)
+    rich_table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=padding)
     for index, (header, width) in enumerate(zip(headers, widths, strict=True)):
-        shown.add_column(Text(header), justify="left" if index == 0 else "right", overflow="fold", width=width)
+        options: dict[str, Any] = {"justify": "right" if index else "left", "width": width}
+        rich_table.add_column(Text(header), overflow="fold", **options)
     for cells, row in zip(table.rows, rows, strict=True):
         row[0] = "\n".join(folded(row[0], widths[0]))
-        shown.add_row(*(Text(text, style="strike" if isinstance(cell, Struck) else "") for cell, text in zip(cells, row, strict=True)))
+        styles = ["strike" if isinstance(cell, Struck) else "" for cell in cells]
+        rich_table.add_row(*map(Text, row, styles))
     stdout().print(Text(printable(table.title), style="bold"))
-    stdout().print(shown)
+    stdout().print(rich_table)
     print_line("")
     for line in (table.caption or "").splitlines():
         print_line(line)
@@ -240,15 +245,14 @@ def _narrowed(table: Table, available: int) -> Table:
     from rich.cells import cell_len
 
     for header in table.optional:
-        widths = [
-            max(map(cell_len, [*name.split("\n"), *map(_cut, cells)])) for name, *cells in zip(table.headers, *table.rows, strict=True)
-        ]
+        columns = zip(table.headers, *table.rows, strict=True)
+        texts = ([*name.split("\n"), *map(_cut, cells)] for name, *cells in columns)
+        widths = [max(map(cell_len, text)) for text in texts]
         if sum(widths) + _BETWEEN[-1] * (len(widths) - 1) <= available:
             break
-        kept = [place for place, name in enumerate(table.headers) if name != header]
-        table = replace(
-            table, headers=[table.headers[place] for place in kept], rows=[[row[place] for place in kept] for row in table.rows], groups=()
-        )
+        place = list(table.headers).index(header)
+        headers, *rows = ([*row[:place], *row[place + 1 :]] for row in (table.headers, *table.rows))
+        table = replace(table, headers=headers, rows=rows, groups=())
     return table
 
 
@@ -259,8 +263,8 @@ def _cut(cell: str) -> str:
     Not in parentheses: `12.3 (8.0 to 15.1)` has some already.
     """
     is_bracketed = isinstance(cell, Struck) and stdout().color_system is None
-    shown = printable(f"[{cell}]" if is_bracketed else cell)
-    return shown if len(shown) <= _LONGEST_CELL else f"{shown[: _LONGEST_CELL - 1]}…"
+    text = printable(f"[{cell}]" if is_bracketed else cell)
+    return text if len(text) <= _LONGEST_CELL else f"{text[: _LONGEST_CELL - 1]}…"
 
 
 def _layout(headers: Sequence[str], rows: Sequence[Sequence[str]], available: int) -> tuple[int, list[int]]:
@@ -271,14 +275,19 @@ def _layout(headers: Sequence[str], rows: Sequence[Sequence[str]], available: in
     """
     from rich.cells import cell_len
 
-    bodies = [max((cell_len(row[place]) for row in rows), default=0) for place in range(len(headers))]
+    cells = zip(*rows, strict=True) if rows else [()] * len(headers)
+    bodies = [max(map(cell_len, column), default=0) for column in cells]
     widths = [max(body, *map(cell_len, header.split("\n"))) for header, body in zip(headers, bodies, strict=True)]
-    between = next((each for each in _BETWEEN if sum(widths) + each * (len(widths) - 1) <= available), _BETWEEN[-1])
+    gaps = len(widths) - 1
+    between = next((room for room in _BETWEEN if sum(widths) + room * gaps <= available), _BETWEEN[-1])
     words = [max(map(cell_len, header.split()), default=1) for header in headers]
     figures = [min(body, _FIGURES) for body in bodies[1:]]
-    kept = [[name, *(max(body, min(word, most)) for body, word in zip(figures, words[1:], strict=True))] for name, most in _LEAST]
-    for least in (*kept, [1] * len(widths)):
-        while sum(widths) + between * (len(widths) - 1) > available:
+    limits = []
+    for name, most in _LEAST:
+        pairs = zip(figures, words[1:], strict=True)
+        limits.append([name, *(max(body, min(word, most)) for body, word in pairs)])
+    for least in (*limits, [1] * len(widths)):
+        while sum(widths) + between * gaps > available:
             widest = max(range(len(widths)), key=lambda place: (widths[place] > least[place], widths[place]))
             if widths[widest] <= least[widest]:
                 break

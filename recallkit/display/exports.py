@@ -23,7 +23,7 @@ from recallkit.display import console
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import polars as pl
@@ -59,15 +59,15 @@ def frames_of(tables: Any) -> dict[str, pl.DataFrame]:
     return {name: frame for name, frame in frames.items() if frame is not None}
 
 
-def export(tables: Any, shown: Mapping[str, Table], folder: Path, formats: Sequence[str]) -> list[Path]:
-    """Writes each frame of `tables` as NAME.csv and NAME.json, each of `shown` as NAME.md and NAME.tex.
+def export(tables: Any, printed: Mapping[str, Table], folder: Path, formats: Sequence[str]) -> list[Path]:
+    """Writes each frame of `tables` as NAME.csv and NAME.json, each of `printed` as NAME.md and NAME.tex.
 
     `tables` is a dataclass of polars frames, or a mapping of names to them. Only the formats asked for,
     as members of the folder's `manifest.json`.
     Numbers are written in full precision; a null is empty in CSV and null in JSON, where non-finite numbers are null, too.
     Returns the files. Raises UserError, before anything is written, if recallkit did not write a file of that name.
     """
-    if not (files := _contents(tables, shown, formats)):
+    if not (files := _contents(tables, printed, formats)):
         return []
     with artifacts.adding_members(folder, list(files)) as new:
         for name, text in files.items():
@@ -75,16 +75,19 @@ def export(tables: Any, shown: Mapping[str, Table], folder: Path, formats: Seque
     return [folder / name for name in files]
 
 
-def _contents(tables: Any, shown: Mapping[str, Table], formats: Sequence[str]) -> dict[str, str]:
-    """Each file's content by its name, format by format."""
-    frames = frames_of(tables)
-    made: dict[str, dict[str, str]] = {
-        "csv": {name: _csv(frame) for name, frame in frames.items()} if "csv" in formats else {},
-        "json": {name: _json(name, frame) for name, frame in frames.items()} if "json" in formats else {},
-        "md": {name: table.markdown() for name, table in shown.items()} if "md" in formats else {},
-        "tex": {name: table.latex(name) for name, table in shown.items()} if "tex" in formats else {},
+def _contents(tables: Any, printed: Mapping[str, Table], formats: Sequence[str]) -> dict[str, str]:
+    """Each file's content by its name, format by format; model cards are written elsewhere."""
+    writers: dict[str, tuple[Mapping[str, Any], Callable[[str, Any], str]]] = {
+        "csv": (frames_of(tables), lambda _, frame: _csv(frame)),
+        "json": (frames_of(tables), _json),
+        "md": (printed, lambda _, table: table.markdown()),
+        "tex": (printed, lambda name, table: table.latex(name)),
     }
-    return {f"{name}.{ending}": content for ending in formats for name, content in made.get(ending, {}).items()}
+    contents: dict[str, str] = {}
+    for ending in formats:
+        items, write = writers.get(ending, ({}, _json))
+        contents |= {f"{name}.{ending}": write(name, item) for name, item in items.items()}
+    return contents
 
 
 def _csv(frame: pl.DataFrame) -> str:
@@ -99,10 +102,10 @@ def _csv(frame: pl.DataFrame) -> str:
 
 def _csv_cell(name: str) -> str:
     """A name as the module says; one that begins with an apostrophe gets another."""
-    shown = "".join(map(_escaped, name))
+    escaped = "".join(map(_escaped, name))
     first = next(filter(_is_visible, name), "")
     is_formula = unicodedata.normalize("NFKC", first)[:1] in _FORMULA
-    return f"'{shown}" if is_formula or shown.startswith("'") else shown
+    return f"'{escaped}" if is_formula or escaped.startswith("'") else escaped
 
 
 def _escaped(character: str) -> str:

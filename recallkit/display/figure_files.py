@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import re
 import xml.etree.ElementTree as ET
@@ -66,15 +67,15 @@ def laid_out(figure: Figure, styles: Mapping[str, Style], inches: float) -> Spec
     """
     if len(figure.models) > MOST_COLOURED:
         styles = {**styles, **{model: styles[model]._replace(colour="rest") for model in figure.models[1:]}}
-    whole = specification(figure, styles)
-    whole["config"]["padding"] = 2
+    base = specification(figure, styles)
+    base["config"]["padding"] = 2
     room = inches * _POINTS * _PIXELS
-    least = max(_NARROWEST, _LEAST * _plots(whole)[0].get("width", WIDTH))
-    panels = len(whole["facet"]["sort"]) if "facet" in whole else 1
+    least = max(_NARROWEST, _LEAST * _plots(base)[0].get("width", WIDTH))
+    panels = len(base["facet"]["sort"]) if "facet" in base else 1
 
     def placed(plot: float, abreast: int, entries: int) -> tuple[float, Spec]:
         """The layout, and how wide it is."""
-        spec = copy.deepcopy(whole)
+        spec = copy.deepcopy(base)
         for part in _plots(spec):
             part["width"] = plot
         for part in _parts(spec):
@@ -84,10 +85,12 @@ def laid_out(figure: Figure, styles: Mapping[str, Style], inches: float) -> Spec
             spec["columns"] = abreast
         return float(_drawn(figure, spec).attrib["width"]), spec
 
-    # A legend that is wider than its plots decides the width of the whole: it is made narrow enough first.
+    # A legend that is wider than its plots decides the width of the base: it is made narrow enough first.
     entries = next((entries for entries in range(6, 1, -1) if placed(least, 1, entries)[0] <= room), 1)
-    rows = (math.ceil(panels / abreast) for abreast in range(panels, 0, -1))
-    abreast = next((n for n in (math.ceil(panels / row) for row in rows) if placed(least, n, entries)[0] <= room), 1)
+    rows = [math.ceil(panels / abreast) for abreast in range(panels, 0, -1)]
+    # As many side by side as fill these rows evenly: 4 of 7 panels in two rows, not 5.
+    widths = (math.ceil(panels / row) for row in rows)
+    abreast = next((n for n in widths if placed(least, n, entries)[0] <= room), 1)
     plot = room / abreast
     for _ in range(3):  # labels of axes depend on the width, too
         width, spec = placed(plot, abreast, entries)
@@ -125,8 +128,8 @@ def save_figures(
     They are members of the folder's list. `styles` are those of all models, if there are others than the figures'. Returns the files.
     Raises UserError if a file of that name was not written by recallkit: it is not replaced, and nothing else is written.
     """
-    files = {figure.name: [*(f"{figure.name}{ending}" for ending in ENDINGS), f"figure-{figure.name}.tex"] for figure in figures}
-    names = [name for of in files.values() for name in of]
+    files = {figure.name: _file_names(figure) for figure in figures}
+    names = list(itertools.chain(*files.values()))
     if not names:
         return []
     styles = styles or styles_of(figures)
@@ -135,6 +138,11 @@ def save_figures(
             for name, content in zip(files[figure.name], _contents(figure, styles, inches, folder), strict=True):
                 (new / name).write_bytes(content)
     return [folder / name for name in names]
+
+
+def _file_names(figure: Figure) -> list[str]:
+    drawn = [f"{figure.name}{ending}" for ending in ENDINGS]
+    return [*drawn, f"figure-{figure.name}.tex"]
 
 
 def _contents(figure: Figure, styles: Mapping[str, Style], inches: float, folder: Path) -> Iterator[bytes]:

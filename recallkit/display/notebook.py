@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MARKUP = {"tables": "recallkit.report.markup:tables_html"}
 
 
-class Shown:
+class NotebookResult:
     """A result that shows itself. What it shows belongs to the function that returned it: copies and pickles do not keep it."""
 
     __slots__ = ("_figures", "_show", "_tables")
@@ -44,8 +44,8 @@ class Shown:
 
     def _repr_html_(self) -> str | None:
         """For IPython: the tables, or None for the usual text."""
-        shown = self._tables() if hasattr(self, "_tables") else ()
-        html: str | None = resolve(_MARKUP, "tables", "markup")(shown) if shown else None
+        tables = self._tables() if hasattr(self, "_tables") else ()
+        html: str | None = resolve(_MARKUP, "tables", "markup")(tables) if tables else None
         return html
 
     def figures(self, models: Sequence[str] = ()) -> Sequence[Figure]:
@@ -61,18 +61,18 @@ class Shown:
         from recallkit.display.figure_files import WIDTHS
 
         figures = self.figures()
-        found = {figure.name: figure for figure in figures}
-        if not found and hasattr(self, "_figures"):
+        by_name = {figure.name: figure for figure in figures}
+        if not by_name and hasattr(self, "_figures"):
             raise UsageError("there is too little to draw", where=name or "chart", remedy="print the result, which has its table")
-        if not found or name not in (None, *found):
-            remedy = f"there are {', '.join(found)}" if found else "give the folder of the result to recallkit.figures"
-            raise UsageError("no such figure" if found else "no figures here", where=name or "chart", remedy=remedy)
-        chosen = name or next(iter(found))
-        return charts([found[chosen]], styles_of(figures), WIDTHS["column"])[chosen]
+        if not by_name or name not in (None, *by_name):
+            remedy = f"there are {', '.join(by_name)}" if by_name else "give the folder of the result to recallkit.figures"
+            raise UsageError("no such figure" if by_name else "no figures here", where=name or "chart", remedy=remedy)
+        chosen = name or next(iter(by_name))
+        return charts([by_name[chosen]], styles_of(figures), WIDTHS["column"])[chosen]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Summary(Shown):
+class Summary(NotebookResult):
     """What a command found, as one `frame`; printed, what the command prints."""
 
     frame: pl.DataFrame

@@ -64,11 +64,17 @@ def one_after_another(items: Sequence[_T]) -> Iterator[_T]:
 
 
 @contextlib.contextmanager
-def progress(description: str, *, total: int | None = None, unit: str = "tokens", kept: Callable[[], int] | None = None) -> Iterator[Show]:
+def progress(
+    description: str,
+    *,
+    total: int | None = None,
+    unit: str = "tokens",
+    saved: Callable[[], int] | None = None,
+) -> Iterator[Show]:
     """A block of long work: yields a function to be called with how much is done, of `total` if that is known.
 
     Rate and remaining time are of this run, from its beginning on, so that they are there however long a batch takes. If the work is
-    interrupted, a line says how much was done, or is `kept`, which is asked for then.
+    interrupted, a line says how much was done, or is `saved`, which is asked for then.
     """
     global _begun, _ended
     work = _Work(description + _which, total, unit)
@@ -81,9 +87,9 @@ def progress(description: str, *, total: int | None = None, unit: str = "tokens"
             work.begin()
             yield work.show if is_drawn else work.tell
     except KeyboardInterrupt:
-        if kept is not None:
-            work.show(kept())
-        events.note(f"{work.description}: {work.amount()} {'done' if kept is None else 'kept'}")
+        if saved is not None:
+            work.show(saved())
+        events.note(f"{work.description}: {work.amount()} {'done' if saved is None else 'kept'}")
         raise
     finally:
         _running.remove(work)
@@ -154,10 +160,10 @@ class _Work:
     def paces(self) -> list[str]:
         """`1.2k/s` and `12 s left`, where they are known; of less than a second nothing is said."""
         rate, left = self.rate()
-        shown = [f"{abbreviate(rate)}/s"] if rate else []
+        paces = [f"{abbreviate(rate)}/s"] if rate else []
         if left is not None and left >= 1:
-            shown.append(f"{f'{left:.0f} s' if left < _MINUTE else duration(left)} left")
-        return shown
+            paces.append(f"{f'{left:.0f} s' if left < _MINUTE else duration(left)} left")
+        return paces
 
     def amount(self) -> str:
         """`12,288 of 100,000 tokens`; `12,288 of about 98k tokens` for an estimate."""

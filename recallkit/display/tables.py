@@ -82,7 +82,7 @@ class Table:
     optional: Sequence[str] = ()
 
     @classmethod
-    def of(
+    def from_rows(
         cls,
         title: str,
         columns: str | Sequence[Column],
@@ -94,7 +94,11 @@ class Table:
     ) -> Table:
         """The rows with declared columns, chosen as in `schemas.chosen`; a last row says how many more are `hidden`."""
         columns = chosen(columns) if isinstance(columns, str) else columns
-        body = [[cell(row, column) for column in columns] for row in rows]
+
+        def texts(row: Row) -> list[str]:
+            return [cell(row, column) for column in columns]
+
+        body = list(map(texts, rows))
         if hidden > 0:
             body.append([f"and {hidden:,} more", *[""] * (len(columns) - 1)])
         optional = sorted((column for column in columns if column.turn), key=lambda column: column.turn)
@@ -107,9 +111,11 @@ class Table:
             [column.label for column in optional],
         )
 
+    of = from_rows  # for models/describe.py, which others are changing
+
     def markdown(self) -> str:
         """A pipe table with the title above it and the caption below."""
-        lines = [[markdown(cell) for cell in row] for row in (self.headers, *self.rows)]
+        lines = [list(map(markdown, row)) for row in (self.headers, *self.rows)]
         rule = [":--", *["--:"] * (len(self.headers) - 1)]
         body = "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:]))
         below = _MARKDOWN_START.sub(r"\1\\", markdown(self.caption or ""))
@@ -125,31 +131,37 @@ class Table:
         to it.
         """
         sides = "l" + "r" * (len(self.headers) - 1)
-        head = [_latex_cell(header.split("\n"), side, _WIDEST_HEADER) for header, side in zip(self.headers, sides, strict=True)]
-        cells = [[_latex_cell([cell], side, _WIDEST_CELL) for cell, side in zip(row, sides, strict=True)] for row in self.rows]
-        lines = [" & ".join(row) + r" \\" for row in (head, *cells)]
+
+        def line(cells: Iterable[list[str]], widest: int) -> str:
+            texts = (_latex_cell(parts, side, widest) for parts, side in zip(cells, sides, strict=True))
+            return " & ".join(texts) + r" \\"
+
+        head = line((header.split("\n") for header in self.headers), _WIDEST_HEADER)
+        rows = [line(([cell] for cell in row), _WIDEST_CELL) for row in self.rows]
         caption = latex_text(f"{self.title.rstrip('.')}. {self.caption or ''}")
         body = (
             f"\\begin{{table}}\n\\centering\n\\recallkitfit{{\\begin{{tabular}}{{{sides}}}\n\\toprule\n"
-            + "\n".join((*_latex_groups(self.groups), lines[0], r"\midrule", *lines[1:]))
+            + "\n".join((*_latex_groups(self.groups), head, r"\midrule", *rows))
             + f"\n\\bottomrule\n\\end{{tabular}}}}\n\\caption{{{caption}}}\n\\label{{tab:{name}}}\n\\end{{table}}\n"
         )
         letters = _OTHER_LETTERS if any(character > _LAST_LATIN for character in body) else ""
-        struck = _LATEX_STRIKE if any(isinstance(cell, Struck) for row in self.rows for cell in row) else ""
+        is_struck = any(isinstance(cell, Struck) for row in self.rows for cell in row)
+        struck = _LATEX_STRIKE if is_struck else ""
         return LATEX_HEAD + _LATEX_FIT + letters + struck + body
 
 
 def markdown(text: str) -> str:
     """Text escaped for Markdown and HTML."""
     escaped = _MARKDOWN_SPECIAL.sub(r"\\\g<0>", printable(text))
-    shown = escaped.replace("&", "&amp;").replace("<", "&lt;")
-    return f"~~{shown}~~" if isinstance(text, Struck) else shown
+    html = escaped.replace("&", "&amp;").replace("<", "&lt;")
+    return f"~~{html}~~" if isinstance(text, Struck) else html
 
 
 def latex_text(text: str) -> str:
     """Text escaped for LaTeX, struck out if it is `Struck`."""
-    shown = _LATEX_MINUS.sub("$-$", _LATEX_SPECIAL.sub(lambda found: _LATEX[found[0]], printable(text)))
-    return rf"\recallkitstruck{{{shown}}}" if isinstance(text, Struck) else shown
+    escaped = _LATEX_SPECIAL.sub(lambda match: _LATEX[match[0]], printable(text))
+    signed = _LATEX_MINUS.sub("$-$", escaped)
+    return rf"\recallkitstruck{{{signed}}}" if isinstance(text, Struck) else signed
 
 
 def _latex_cell(parts: Sequence[str], side: str, widest: int) -> str:

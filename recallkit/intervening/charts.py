@@ -6,19 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
-from recallkit.display.charts import (
-    TIP,
-    Figure,
-    across,
-    column,
-    labels,
-    layer,
-    line_chart,
-    log_number,
-    number,
-    plot,
-    shorten,
-)
+from recallkit.display.charts import TIP, Figure, labels, layer, log_number, number, shorten
+from recallkit.display.templates import across, bars, line_chart
 from recallkit.intervening.tables import REPEATED
 
 if TYPE_CHECKING:
@@ -72,26 +61,14 @@ def _by_model(hits: pl.DataFrame, models: Sequence[str]) -> Figure:
     for row in points:
         row["tip"] = f"{shorten(row['model'], 60)}: {cells.figure(row, 'points')} points"
         row["model"] = names[row["model"]]
-    x, y = number("points", **_AXIS), column("model", sort=[*names.values()], axis={"title": None})
-    interval = {"x": {**x, "field": "points_ci_low"}, "x2": {"field": "points_ci_high"}, "y": y}
-    spec = plot(
+    spec = bars(
         points,
-        across("rule", x=0),
-        layer(
-            "rule",
-            "isValid(datum.points_ci_low)",
-            channels=interval,
-            color="soft",
-            strokeWidth=1.4,
-        ),
-        layer(
-            "point",
-            channels={"x": x, "y": y, **TIP},
-            filled=True,
-            size=50,
-            opacity=1,
-            color="ink",
-        ),
+        list(names.values()),
+        number("points", **_AXIS),
+        layer("point", channels=TIP, filled=True, size=50, opacity=1, color="ink"),
+        ends=("points_ci_low", "points_ci_high"),
+        rule={"color": "soft", "strokeWidth": 1.4},
+        behind=[across("rule", x=0)],
         height=_ROW * len(points),
     )
     lines = "" if hits["points_ci_low"].is_null().all() else " With 95 % intervals."
@@ -109,11 +86,11 @@ def _by_bucket(tables: InterveneTables, name: str, models: Sequence[str]) -> Fig
     slice_, what, title, axis = _KINDS[name]
     points = []
     for row in getattr(tables, name).filter(slice=slice_).to_dicts():
-        shown = f"{100 * row['points']:z.1f} points, {cells.counted(row['samples'], 'sample')}"
+        tip = f"{100 * row['points']:z.1f} points, {cells.counted(row['samples'], 'sample')}"
         place = {"x": row["high"], "at": cells.span(row["low"], row["high"])}
         few = row["samples"] < FEW
         points.append(
-            {**place, "model": row["model"], "y": row["points"], "few": few, "shown": shown},
+            {**place, "model": row["model"], "y": row["points"], "few": few, "shown": tip},
         )
     x = log_number("x", axis, [point["x"] for point in points], base=2)
     spec = line_chart(points, models, x, number("y", zero=True, **_AXIS), reference=models[0])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from recallkit.display.notebook import Shown
+from recallkit.display.notebook import NotebookResult
 from recallkit.intervening.changes import CHANGES
 from recallkit.intervening.sampling import FIRST_RARE
 from recallkit.measure.labelled import RowReader, open_scores, open_tokens
@@ -49,7 +49,7 @@ _BUCKETED = {"intervene": "all", "by_distance": "distance", "by_count": "train_c
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class InterveneTables(Shown):
+class InterveneTables(NotebookResult):
     """What models lose by changes of their context, with 95 % intervals `*_ci_low`, `*_ci_high`
     over documents.
 

@@ -128,14 +128,14 @@ def _over(rows: Sequence[Row], column: str, form: str, unit: str = "") -> str:
     """A fraction times 100: of one row with its interval, `8 % (5 to 12)`; of several from the
     least to the most."""
 
-    def shown(value: float) -> str:
+    def text(value: float) -> str:
         return f"{100 * value:{form}}{unit}"
 
     if len(rows) > 1:
-        return extremes({row["model"]: row[column] for row in rows}, shown)
+        return extremes({row["model"]: row[column] for row in rows}, text)
     value, low, high = (rows[0][f"{column}{end}"] for end in ("", "_ci_low", "_ci_high"))
     within = "" if low is None else f" ({bounds(100 * low, 100 * high, form)})"
-    return f"{shown(value)}{within}"
+    return f"{text(value)}{within}"
 
 
 def _retained(first: Row, others: Sequence[Row]) -> str:
@@ -157,7 +157,8 @@ def _of_gaps(tables: InterveneTables, others: Sequence[Row]) -> str:
     known, void = ([row for row in others if row["void"] == is_void] for is_void in (False, True))
     if not known:
         return ""
-    none = f"; no share is meaningful for {some_of([row['model'] for row in void])}" if void else ""
+    names = some_of([row["model"] for row in void])
+    none = f"; no share is meaningful for {names}" if void else ""
     share = _over(known, "causal_share", "z.1f", " %")
     return f" The difference in nats is {share} of the gap{_control(tables)}{none}.{_leads(known)}"
 
@@ -198,7 +199,7 @@ def _retained_table(tables: InterveneTables, slice_: str) -> Table:
         retained | retained,/%
         causal_share
     """
-    return Table.of(f"Causal recall: {called}", columns, rows, caption)
+    return Table.from_rows(f"Causal recall: {called}", columns, rows, caption)
 
 
 def _lost_table(tables: InterveneTables, slice_: str) -> Table:
@@ -211,7 +212,7 @@ def _lost_table(tables: InterveneTables, slice_: str) -> Table:
     of_changes = chosen("model nll floor completion key use recall")
     columns = [column for column in of_changes if first[column.name] is not None]
     title = f"Nats lost when the text before {_called(slice_)} is changed"
-    return Table.of(title, columns, cells.without_zoo(rows), caption)
+    return Table.from_rows(title, columns, cells.without_zoo(rows), caption)
 
 
 def _changes(manifest: Row) -> str:

@@ -6,7 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display.cells import counted, percent, span
-from recallkit.display.charts import FEW, Figure, line_chart, log_number, share
+from recallkit.display.charts import FEW, Figure, log_number, share
+from recallkit.display.templates import line_chart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,8 +65,8 @@ def _perplexity(models: Sequence[str], rows: Sequence[Row]) -> Spec:
             nll, low, high = (row[f"{kind}_nll{end}"] for end in ("", "_low", "_high"))
             if nll is not None and nll < _LARGEST_NLL:
                 ppl, bounded = math.exp(nll), low is not None and high < _LARGEST_NLL
-                shown = f"{ppl:,.3g}" if ppl < 1000 else f"{ppl:,.0f}"
-                said = {"at": counted(row["pairs"], "pair"), "shown": f"perplexity {shown}"}
+                tip = f"{ppl:,.3g}" if ppl < 1000 else f"{ppl:,.0f}"
+                said = {"at": counted(row["pairs"], "pair"), "shown": f"perplexity {tip}"}
                 ends = {"low": math.exp(low), "high": math.exp(high)} if bounded else {}
                 points.append({"model": row["model"], "x": row["pairs"], "y": ppl, **ends, "panel": panel, **said})
     panels = list(dict.fromkeys(point["panel"] for point in points))
@@ -97,8 +98,8 @@ def _by_distance(models: Sequence[str], rows: Sequence[Row]) -> Spec:
     """Small plots in two columns, one per number of pairs, all with the same axes."""
     points = []
     for row in rows:
-        shown = f"{percent(row['accuracy'])} of {counted(row['num_queries'], 'value')}"
-        said = {"at": f"{span(row['low'], row['high'])} ids", "shown": shown}
+        tip = f"{percent(row['accuracy'])} of {counted(row['num_queries'], 'value')}"
+        said = {"at": f"{span(row['low'], row['high'])} ids", "shown": tip}
         few, panel = row["num_queries"] < FEW, counted(row["pairs"], "pair")
         points.append({"model": row["model"], "x": row["high"], "y": row["accuracy"], "few": few, "panel": panel, **said})
     x = log_number("x", "distance in ids", [point["x"] for point in points], base=2, labelOverlap=True)

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from recallkit.display.notebook import Shown
+from recallkit.display.notebook import NotebookResult
 from recallkit.recall.accuracy import compare_means, compare_shares
 from recallkit.storage import artifacts, db, schemas
 from recallkit.storage.journal import read_part
@@ -75,7 +75,7 @@ def _write(path: Path, frame: pl.DataFrame, kind: str, manifest: dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class MqarTables(Shown):
+class MqarTables(NotebookResult):
     """Models compared on MQAR or another synthetic task, the first as the reference.
 
     Accuracies are fractions, NLLs nats per token, ppl exp of them.

@@ -83,15 +83,12 @@ def answer(tables: MqarTables) -> str:
     guess, low = first["guess"], first["accuracy_low"]
     within = f"{percent(first['accuracy'])} of the values ({interval_phrase(low, first['accuracy_high'])})"
     there = f"guessing among the values read so far gives {percent(guess)}"
-    said = f"{most} in {first['length']:,} ids, {first['model']} "
     recalls = "recalls" if low is not None and low > guess else "is not shown to do better than guessing:"
-    said += f"{recalls} {within}; {there}"
-    told = [
-        f"{row['model']} {percent(row['accuracy'])} "
-        f"({difference_phrase(*(row[f'accuracy_difference{end}'] for end in ('', '_low', '_high')))})"
-        for row in nearest_and_farthest(others, "accuracy_difference")
-    ]
-    return f"{'; '.join([said, *told])}."
+    clauses = [f"{most} in {first['length']:,} ids, {first['model']} {recalls} {within}; {there}"]
+    for row in nearest_and_farthest(others, "accuracy_difference"):
+        ends = (row[f"accuracy_difference{end}"] for end in ("", "_low", "_high"))
+        clauses.append(f"{row['model']} {percent(row['accuracy'])} ({difference_phrase(*ends)})")
+    return f"{'; '.join(clauses)}."
 
 
 def _title(row: Row) -> str:
@@ -107,7 +104,8 @@ def _places(facts: Mapping[str, Any]) -> str:
 def mqar_tables(tables: MqarTables) -> dict[str, Table]:
     """What is printed, without curves: accuracies, perplexities and, for more than one model, differences."""
     rows = tables.mqar.to_dicts()
-    return {kind: made for kind, made in _tables(rows, _distinct(rows, "pairs")).items() if made.rows}
+    tables_of_all = _tables(rows, _distinct(rows, "pairs"))
+    return {name: table for name, table in tables_of_all.items() if table.rows}
 
 
 def _terminal_tables(tables: MqarTables) -> list[Table]:
@@ -180,8 +178,10 @@ def _with_curves(table: Table, rows: Sequence[Row], pairs: Sequence[int]) -> Tab
     """Adds a column of curves over all numbers of pairs, on one scale from 0 on."""
     known = {(row["model"], row["pairs"]): row["accuracy"] for row in rows}
     most = max(known.values()) or 1.0
-    curves = [sparkline([known.get((row[0], number)) for number in pairs], 0.0, most) for row in table.rows]
-    lines = [[*row, curve] for row, curve in zip(table.rows, curves, strict=True)]
+    lines = []
+    for row in table.rows:
+        accuracies = [known.get((row[0], number)) for number in pairs]
+        lines.append([*row, sparkline(accuracies, 0.0, most)])
     caption = f"{table.caption} Curves: from 0 to {percent(most)}."
     return dataclasses.replace(table, headers=[*table.headers, ""], rows=lines, caption=caption)
 
@@ -196,26 +196,30 @@ def _distance_tables(by_distance: pl.DataFrame) -> Iterator[Table]:
     most = max(known.values(), default=0.0) or 1.0
     most_columns = max(1, _CURVES_WIDTH // (len(highs) + 3))
     for start in range(0, len(pairs), most_columns):
-        shown = pairs[start : start + most_columns]
-        curves = [[sparkline([known.get((model, n, high)) for high in highs], 0.0, most) for n in shown] for model in models]
-        lines = [[model, *(curve.replace(" ", "·") for curve in of_model)] for model, of_model in zip(models, curves, strict=True)]
+        some = pairs[start : start + most_columns]
+        lines = []
+        for model in models:
+            lines.append([model])
+            for number in some:
+                accuracies = [known.get((model, number, high)) for high in highs]
+                lines[-1].append(sparkline(accuracies, 0.0, most).replace(" ", "·"))
         caption = (
             f"Distance from a value to its query: up to {highs[0]:,} ids, up to {highs[1]:,} ... up to {highs[-1]:,}. "
             f"Curves from 0 to {percent(most)}; a dot: fewer than {_LEAST_QUERIES} queries."
         )
         title = "Values recalled by distance, by number of pairs"
-        yield Table(title, ["model", *(f"{n:,}" for n in shown)], lines, caption=caption)
+        yield Table(title, ["model", *(f"{number:,}" for number in some)], lines, caption=caption)
 
 
 def _worth_knowing(of_models: Mapping[str, Any]) -> list[str]:
     """The vocabulary of the sequences, and how models differ in it."""
-    made = {model: facts["vocabulary"] for model, facts in of_models.items()}
+    vocabularies = {model: facts["vocabulary"] for model, facts in of_models.items()}
     by_vocabulary: dict[str, list[str]] = {}
-    for model, vocabulary in made.items():
+    for model, vocabulary in vocabularies.items():
         by_vocabulary.setdefault(vocabulary["digest"], []).append(model)
     lines = []
     for models in by_vocabulary.values():
-        one = made[models[0]]
+        one = vocabularies[models[0]]
         before = f"; before every sequence {one['prefix']}" if one["prefix"] else ""
         whose = "" if len(by_vocabulary) == 1 else f"{', '.join(models)}: "
         lines.append(

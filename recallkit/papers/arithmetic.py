@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display.notebook import Shown
+from recallkit.display.notebook import NotebookResult
 from recallkit.errors import UserError, lacks_resources
 from recallkit.measure.shares import NO_GAP
 
@@ -77,7 +77,7 @@ class PublishedGroup:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class PublishedGap(Shown):
+class PublishedGap(NotebookResult):
     """The attribution of a published table, group by group: a table without a column `group` is
     one group, whose name is "".
 

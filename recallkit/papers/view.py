@@ -95,7 +95,7 @@ def _group_table(published: PublishedGap, group: PublishedGroup) -> Table:
     caption = f"AR hits are {percent(group.ar_share, 2)} of tokens, {origin}."
     if is_ranged:
         caption += " ±: how far the rounding of the printed perplexities can move a share."
-    return Table.of(
+    return Table.from_rows(
         "AR hits' share of the gap, from printed perplexities" + (f": {group.name}" if group.name else ""),
         columns,
         rows,

@@ -66,7 +66,7 @@ def make_parts(job: PartsJob, journal: PartsJournal, workers: Workers, timings: 
     before = done = job.kept()
     if missing:
         journal.note_resumed(done, job.unit)
-    telling = progress(f"{job.doing} {job.where}", total=job.total, unit=job.unit, kept=job.kept)
+    telling = progress(f"{job.doing} {job.where}", total=job.total, unit=job.unit, saved=job.kept)
     with timings.stage(job.doing, item=job.where, resumed=done > 0) as stage:
         working = work(job, missing, engine=workers.engine, workers=workers.workers, address=workers.address)
         with telling as show, contextlib.closing(working):

@@ -5,6 +5,7 @@ At most `MOST_SOURCES` are drawn, the largest by tokens; captions name the other
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display.cells import percent, span
@@ -19,13 +20,13 @@ from recallkit.display.charts import (
     column,
     labels,
     layer,
-    line_chart,
     log_number,
     not_drawn,
     number,
     plot,
     share,
 )
+from recallkit.display.templates import bars, line_chart
 from recallkit.profiling.power_law import power_law_masses
 
 if TYPE_CHECKING:
@@ -48,10 +49,11 @@ def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
     sources = drawn_sources(tables)
     names = [_ALL, *sources]
     rest = not_drawn(tables.profile["source"].to_list()[1 + len(sources) :]) if sources else ""
-    has_intervals = any(row["repeated_bigrams_ci_low"] is not None for row in tables.profile.to_dicts() if row["source"] in names)
+    drawn = tables.profile.filter(tables.profile["source"].is_in(names))
+    has_intervals = drawn["repeated_bigrams_ci_low"].is_not_null().any()
     has_fits = any(_line(tables.fits, name) for name in names)
     behind = "; grey: all sources together" * bool(sources)
-    told = {
+    figures = {
         "repeated_bigrams": (
             f"Repeated bigrams per {seq_len:,} tokens",
             f"Tokens per {seq_len:,} that complete a bigram which is in the sequence already, except the bigrams that are left out"
@@ -76,7 +78,7 @@ def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
     }
     absent = [] if tables.distances["content"].sum() > 0 else ["distances"]
     absent += [] if tables.profile["ar_hits"].null_count() == 0 else ["ar_hits_by_position"]
-    return [Figure(name, title, caption + rest, draw) for name, (title, caption, draw) in told.items() if name not in absent]
+    return [Figure(name, title, caption + rest, draw) for name, (title, caption, draw) in figures.items() if name not in absent]
 
 
 def drawn_sources(tables: ProfileTables) -> list[str]:
@@ -86,50 +88,50 @@ def drawn_sources(tables: ProfileTables) -> list[str]:
 
 
 def _bigrams(tables: ProfileTables, sources: Sequence[str]) -> Spec:
-    shown = labels(sources)
-    kept = ("repeated_bigrams", "distinct_bigrams", "repeated_bigrams_ci_low", "repeated_bigrams_ci_high")
-    rows = [
-        {
-            "source": shown[row["source"]],
-            "colour": Colour("rest" if row["source"] == _ALL else "hits"),
-            "tip": f"{row['source']}: {row['repeated_bigrams']:.1f} repeated bigrams, {row['distinct_bigrams']:.1f} distinct",
-            **{name: row[name] for name in kept},
-        }
-        for row in tables.profile.to_dicts()
-        if row["source"] in shown
-    ]
-    y = column("source", sort=list(shown.values()), axis={"title": None})
+    names = labels(sources)
+    columns = ("repeated_bigrams", "distinct_bigrams", "repeated_bigrams_ci_low", "repeated_bigrams_ci_high")
+    rows = []
+    for row in tables.profile.to_dicts():
+        source = row["source"]
+        if source in names:
+            colour = Colour("rest" if source == _ALL else "hits")
+            tip = f"{source}: {row['repeated_bigrams']:.1f} repeated bigrams, {row['distinct_bigrams']:.1f} distinct"
+            figures = {name: row[name] for name in columns}
+            rows.append({"source": names[source], "colour": colour, "tip": tip, **figures})
     x = number("repeated_bigrams", "repeated bigrams", zero=True, axis={"tickCount": 4, "format": "~s"})
-    ends = {"x": {**x, "field": "repeated_bigrams_ci_low"}, "x2": {"field": "repeated_bigrams_ci_high"}, "y": y}
-    return plot(
+    return bars(
         rows,
-        layer("bar", channels={"x": x, "y": y, "color": column("colour", scale=None), **TIP}, height=13),
-        layer("rule", "isValid(datum.repeated_bigrams_ci_low)", channels=ends, color="ink", strokeWidth=1.5),
-        layer("tick", channels={"x": {**x, "field": "distinct_bigrams"}, "y": y}, color="ink", thickness=2, height=13),
-        width=WIDTH + 30 - 6.5 * max(map(len, shown.values())),
+        list(names.values()),
+        x,
+        layer("tick", channels={"x": {**x, "field": "distinct_bigrams"}}, color="ink", thickness=2, height=13),
+        y="source",
+        ends=("repeated_bigrams_ci_low", "repeated_bigrams_ci_high"),
+        rule={"color": "ink", "strokeWidth": 1.5},
+        before=[layer("bar", channels={"color": column("colour", scale=None), **TIP}, height=13)],
+        width=WIDTH + 30 - 6.5 * max(map(len, names.values())),
         height=24 * max(2, len(rows)),
     )
 
 
 def _by_source(points: Mapping[str, Sequence[Mapping[str, Any]]]) -> tuple[list[dict[str, Any]], Spec]:
     """The points of a plot for each source, with those of all sources together, and how the plots are placed; if ALL is alone, of one."""
-    shown, (whole, *sources) = labels(list(points)), points
-    drawn = [(source, name) for source in sources for name in (whole, source)] or [(whole, whole)]
-    rows = [
-        {**point, "panel": shown[panel], "source": shown[name], "model": _WHOLE if name == whole else _SOURCE}
-        for panel, name in drawn
-        for point in points[name]
-    ]
-    panels = [shown[source] for source in sources]
+    names, (every, *sources) = labels(list(points)), points
+    drawn = [(source, name) for source in sources for name in (every, source)] or [(every, every)]
+    rows = []
+    for panel, name in drawn:
+        place = {"panel": names[panel], "source": names[name], "model": _WHOLE if name == every else _SOURCE}
+        rows += [{**point, **place} for point in points[name]]
+    panels = [names[source] for source in sources]
     return rows, {"panels": panels, "columns": 2, "width": WIDTH / 2 - 20, "height": HEIGHT / 2} if panels else {}
 
 
 def _distances(tables: ProfileTables, sources: Sequence[str]) -> Spec:
     points = {name: _points(tables.distances, name) for name in sources}
-    every = [point for of in points.values() for point in of]
+    every = list(itertools.chain(*points.values()))
     x = log_number("x", "tokens back", [point["x"] for point in every], base=2)
     y = log_number("y", "share at each distance", [point["y"] for point in every], format="~%", grid=True)
-    rows, placed = _by_source({name: [*of, *_line(tables.fits, name)] for name, of in points.items()})
+    with_laws = {name: [*dots, *_line(tables.fits, name)] for name, dots in points.items()}
+    rows, placed = _by_source(with_laws)
     layers: list[Spec] = []
     for kind, style in _STYLES.items():
         law, dot = (f"datum.model === '{kind}' && {which}" for which in ("datum.law", "!datum.law"))
@@ -151,12 +153,12 @@ def _points(distances: pl.DataFrame, source: str) -> list[dict[str, Any]]:
     sums, _ = np.histogram(distance, bins=edges, weights=counted)
     middle = np.sqrt(edges[:-1] * (edges[1:] - 1))
     shares = sums / np.diff(edges) / counted.sum()
-    found = zip(middle, shares, edges[:-1], edges[1:] - 1, strict=True)
-    return [
-        {"x": float(at), "y": float(share), "law": False, "tip": f"{source}: {percent(share, 3)} at each of {span(low, high)} tokens back"}
-        for at, share, low, high in found
-        if share > 0
-    ]
+    points = []
+    for at, part, low, high in zip(middle, shares, edges[:-1], edges[1:] - 1, strict=True):
+        if part > 0:
+            tip = f"{source}: {percent(part, 3)} at each of {span(low, high)} tokens back"
+            points.append({"x": float(at), "y": float(part), "law": False, "tip": tip})
+    return points
 
 
 def _line(fits: pl.DataFrame, source: str) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ import polars as pl
 
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.display.cells import too_few
-from recallkit.display.notebook import Shown
+from recallkit.display.notebook import NotebookResult
 from recallkit.measure.ratio import MIN_CLUSTERS, Spread, Sum, group_numbers, number_or_none, ratio
 from recallkit.measure.rows import ALL, OTHER_SOURCES
 from recallkit.profiling.power_law import MIN_TAIL, PowerLaw, fit_power_law, tail_alpha
@@ -49,7 +49,7 @@ FEW_DISTANCES = f"fewer than {MIN_TAIL} distances, or all the same: no fit"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ProfileTables(Shown):
+class ProfileTables(NotebookResult):
     """The tables of a profile, by source (ALL first, then the largest). Shares are fractions,
     `*_ci_low` and `*_ci_high` 95 % intervals.
 

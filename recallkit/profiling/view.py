@@ -109,7 +109,7 @@ def profile_table(tables: ProfileTables, manifest: Mapping[str, Any]) -> Table:
     """Repeated bigrams per sequence with their interval, and the shares of repeated tokens and of AR hits."""
     rows, hidden = tables.profile.head(_MOST_ROWS + 1).to_dicts(), len(tables.profile) - _MOST_ROWS - 1
     title = f"Repeated bigrams per {manifest['seq_len']:,} tokens"
-    return Table.of(title, _BIGRAMS, rows, _caption(manifest, rows[0]), hidden=hidden)
+    return Table.from_rows(title, _BIGRAMS, rows, _caption(manifest, rows[0]), hidden=hidden)
 
 
 def distances_table(tables: ProfileTables) -> Table:
@@ -118,7 +118,7 @@ def distances_table(tables: ProfileTables) -> Table:
     rows = tables.fits.filter(kind="content").head(_MOST_ROWS + 1).to_dicts()
     for row in rows:
         row["curve"] = curves.get(row["source"], "")
-    return Table.of(
+    return Table.from_rows(
         "How far back they last occurred",
         f"source median_distance\n{_LAW}\n curve | distances",
         rows,
@@ -129,7 +129,7 @@ def distances_table(tables: ProfileTables) -> Table:
 def fits_table(tables: ProfileTables) -> Table:
     """The power laws of every source and kind of distance, with their goodness of fit."""
     rows = tables.fits.head(3 * (_MOST_ROWS + 1)).to_dicts()
-    return Table.of(
+    return Table.from_rows(
         "Power laws of distances",
         _FITS,
         [{**row, "kind": _KINDS[row["kind"]]} for row in rows],
@@ -146,10 +146,12 @@ def _curves(tables: ProfileTables) -> dict[str, str]:
     sums = tables.distances.group_by("source", block.alias("block")).agg(pl.col("content").sum())
     numbers = {(source, place): number for source, place, number in sums.iter_rows()}
     last = max((place for _, place in numbers), default=0)
-    curves = {
-        source: [numbers.get((source, place), 0) for place in range(last + 1)] for source in tables.profile["source"].head(_MOST_ROWS + 1)
-    }
-    return {source: sparkline(curve, low=0) for source, curve in curves.items() if any(curve)}
+    curves = {}
+    for source in tables.profile["source"].head(_MOST_ROWS + 1):
+        curve = [numbers.get((source, place), 0) for place in range(last + 1)]
+        if any(curve):
+            curves[source] = sparkline(curve, low=0)
+    return curves
 
 
 def _what_repeats(manifest: Mapping[str, Any]) -> str:
@@ -163,16 +165,16 @@ def _what_repeats(manifest: Mapping[str, Any]) -> str:
     )
 
 
-def _what_is_resampled(whole: Mapping[str, Any]) -> str:
+def _what_is_resampled(total: Mapping[str, Any]) -> str:
     """What intervals resample, and of which rows there are none."""
-    of_some = f"; sources with effectively fewer than {MIN_CLUSTERS} have none" * (whole["effective_documents"] >= MIN_CLUSTERS)
-    return f"{resampled(whole, 'document', 'document')}{of_some}."
+    of_some = f"; sources with effectively fewer than {MIN_CLUSTERS} have none" * (total["effective_documents"] >= MIN_CLUSTERS)
+    return f"{resampled(total, 'document', 'document')}{of_some}."
 
 
-def _caption(manifest: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
+def _caption(manifest: Mapping[str, Any], total: Mapping[str, Any]) -> str:
     lines = (
         f"Bigrams: {_what_repeats(manifest)}",
-        f"Intervals: {_what_is_resampled(whole)}",
-        counts_warning(manifest, whole["ar_hit_share"]),
+        f"Intervals: {_what_is_resampled(total)}",
+        counts_warning(manifest, total["ar_hit_share"]),
     )
     return "\n".join(line for line in lines if line)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recallkit import config
-from recallkit.display.notebook import Shown
+from recallkit.display.notebook import NotebookResult
 from recallkit.errors import UserError
 from recallkit.recall.rows import clean_cuts, contains, read_records
 from recallkit.storage import artifacts
@@ -25,7 +25,7 @@ _PAIRS = 'write {"text": "...", "pairs": {"KEY": "VALUE", ...}}'
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class BuiltRows(Shown):
+class BuiltRows(NotebookResult):
     """What was written: `rows`, of `documents` in `chunks`; `absent` pairs have a value that is in
     no chunk of their document."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display.cells import counted, percent, span
-from recallkit.display.charts import TIP, Figure, column, labels, layer, line_chart, log_number, model_channels, number, plot, shorten
+from recallkit.display.charts import TIP, Figure, column, labels, layer, log_number, model_channels, number, shorten
+from recallkit.display.templates import bars, heat_map, line_chart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,14 +35,14 @@ def figures(tables: RecallTables) -> list[Figure]:
     models, reference = list(dict.fromkeys(row["model"] for row in rows)), rows[0]["reference"]
     within = ", with its 95 % interval (documents are the units)" * any(row["ci_low"] is not None for row in rows)
     caption = f"Share of prompts whose generation contains the value{within}."
-    found = [Figure("recall_accuracy", "Accuracy by task", caption, _accuracy(models, reference, rows), models)]
+    drawn = [Figure("recall_accuracy", "Accuracy by task", caption, _accuracy(models, reference, rows), models)]
     for name, (title, axis, what) in _BUCKETS.items():
         if points := _points(getattr(tables, name).to_dicts(), what.split()[0]):
             hollow = f" Hollow: fewer than {_FEW_PROMPTS} prompts." * any(point["few"] for point in points)
             caption = f"Accuracy by {what} buckets of powers of two).{hollow}"
-            found.append(Figure(f"recall_{name}", title, caption, _buckets(models, reference, points, axis), models))
+            drawn.append(Figure(f"recall_{name}", title, caption, _buckets(models, reference, points, axis), models))
     depths = tables.by_depth.partition_by("task", as_dict=True, maintain_order=True)
-    return [*found, *(_depths(task, of.to_dicts(), models, reference) for (task,), of in depths.items())]
+    return [*drawn, *(_depths(task, frame.to_dicts(), models, reference) for (task,), frame in depths.items())]
 
 
 def _depths(task: str, rows: Sequence[Row], models: Sequence[str], reference: str) -> Figure:
@@ -50,18 +51,18 @@ def _depths(task: str, rows: Sequence[Row], models: Sequence[str], reference: st
     drawn = []
     for row in rows:
         length, depth = f"{row['length']:,}", f"{100 * row['depth']:.0f} %"
-        found = f"{percent(row['accuracy'])} of {counted(row['num_rows'], 'prompt')}"
-        tip = f"{shorten(row['model'], 60)}, {task}, {length} ids, depth {depth}: {found}"
+        times = f"{percent(row['accuracy'])} of {counted(row['num_rows'], 'prompt')}"
+        tip = f"{shorten(row['model'], 60)}, {task}, {length} ids, depth {depth}: {times}"
         place = {"panel": names[row["model"]], "model": row["model"], "length": length, "depth": depth}
         drawn.append({**place, "accuracy": row["accuracy"], "tip": tip})
-    lengths, depths = (list(dict.fromkeys(cell[name] for cell in drawn)) for name in ("length", "depth"))
-    plain: Spec = {"ticks": False, "domain": False}
-    x = column("length", sort=lengths, axis={"title": "ids", "labelAngle": 0, **plain})
-    y = column("depth", sort=depths, axis={"title": "depth of the needle", **plain})
-    opacity = column("accuracy", "quantitative", scale={"domain": [0, 1], "range": [0.04, 1]}, legend=None)
-    spec = plot(
+    lengths = list(dict.fromkeys(cell["length"] for cell in drawn))
+    depths = list(dict.fromkeys(cell["depth"] for cell in drawn))
+    spec = heat_map(
         drawn,
-        layer("rect", channels={"x": x, "y": y, "opacity": opacity, **TIP}, color="m0", stroke="page"),
+        column("length", sort=lengths, axis={"title": "ids", "labelAngle": 0}),
+        column("depth", sort=depths, axis={"title": "depth of the needle"}),
+        "accuracy",
+        {"domain": [0, 1], "range": [0.04, 1]},
         panels=list(dict.fromkeys(cell["panel"] for cell in drawn)),
         columns=3,
         width=_TASK,
@@ -82,16 +83,17 @@ def _accuracy(models: Sequence[str], reference: str, rows: Sequence[Row]) -> Spe
         low, high, error = row["ci_low"], row["ci_high"], row["standard_error"]
         within = "" if low is None else f", 95 % interval {percent(low)} to {percent(high)}"
         about = "" if error is None else f" (standard error {percent(error)})"
-        shown, prompts = percent(row["accuracy"]), counted(row["num_rows"], "prompt")
-        tip = f"{shorten(row['model'], 60)}, {shorten(row['task'], 60)}: {shown}{about}{within}, {prompts}"
+        share, prompts = percent(row["accuracy"]), counted(row["num_rows"], "prompt")
+        tip = f"{shorten(row['model'], 60)}, {shorten(row['task'], 60)}: {share}{about}{within}, {prompts}"
         place = {"panel": tasks[row["task"]], "model": names[row["model"]]}
         drawn.append({**place, "accuracy": row["accuracy"], "low": low, "high": high, "tip": tip})
-    x, y = _accuracy_channel("accuracy"), column("model", sort=list(names.values()), axis={"title": None})
-    look, ends = model_channels(names, legend=False), {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y}
-    return plot(
+    paint = model_channels(names, legend=False)
+    return bars(
         drawn,
-        layer("rule", "isValid(datum.low)", channels={**ends, "stroke": look["stroke"]}, strokeWidth=1.4),
-        layer("point", channels={"x": x, "y": y, "fill": look["fill"], "shape": look["shape"], **TIP}, stroke=None, size=44, opacity=1),
+        list(names.values()),
+        _accuracy_channel("accuracy"),
+        layer("point", channels={"fill": paint["fill"], "shape": paint["shape"], **TIP}, stroke=None, size=44, opacity=1),
+        rule={"channels": {"stroke": paint["stroke"]}, "strokeWidth": 1.4},
         panels=list(tasks.values()),
         columns=len(tasks),
         width=_TASK,
@@ -105,13 +107,13 @@ def _accuracy_channel(name: str) -> Spec:
 
 def _points(rows: Sequence[Row], what: str) -> list[dict[str, Any]]:
     """The points of one way to divide prompts into buckets, up to `high` each."""
-    tasks, found = labels(list(dict.fromkeys(row["task"] for row in rows)), 36), []
+    tasks, points = labels(list(dict.fromkeys(row["task"] for row in rows)), 36), []
     for row in rows:
         at = f"{shorten(row['task'], 60)}, {what} {span(row['low'], row['high'])}"
         said = {"at": at, "shown": f"{percent(row['accuracy'])}, {counted(row['num_rows'], 'prompt')}"}
         few, panel = row["num_rows"] < _FEW_PROMPTS, tasks[row["task"]]
-        found.append({"model": row["model"], "x": row["high"], "y": row["accuracy"], "few": few, "panel": panel, **said})
-    return found
+        points.append({"model": row["model"], "x": row["high"], "y": row["accuracy"], "few": few, "panel": panel, **said})
+    return points
 
 
 def _buckets(models: Sequence[str], reference: str, points: Sequence[Row], axis: str) -> Spec:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from recallkit.display.notebook import Shown
+from recallkit.display.notebook import NotebookResult
 from recallkit.recall.accuracy import by_document, compare_means, compare_shares
 from recallkit.recall.prompts import has_any, word_f1
 from recallkit.storage import db, schemas
@@ -68,7 +68,7 @@ def write_documents(
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RecallTables(Shown):
+class RecallTables(NotebookResult):
     """Models compared on recall evaluations, the first as the reference. Accuracies are fractions.
 
     recall: model x task, with standard errors and 95 % intervals, of which documents are the units

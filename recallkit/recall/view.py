@@ -191,7 +191,7 @@ def answers_table(tables: RecallTables) -> Table:
     to = f" Points{' and nats' * is_compared} are differences from {models[0]}." * (len(models) > 1)
     how = f"Greedy, {_generated(tasks)}.{to}"
     caption = "\n".join([*_what_was_asked(known, models[0], tasks), how, *disagreements(tables)])
-    return Table.of(title, columns, body, caption)
+    return Table.from_rows(title, columns, body, caption)
 
 
 def overlap_table(tables: RecallTables) -> Table | None:
@@ -204,14 +204,19 @@ def overlap_table(tables: RecallTables) -> Table | None:
 def curves_table(tables: RecallTables) -> Table | None:
     """Accuracy by the answer's distance from the prompt's end as curves, one block per bucket; None if every task has at most one."""
     _, models, tasks = _cells(tables)
-    found = {task: _curves(tables.by_distance.filter(task=task), models) for task in tasks}
-    curves = {task: curve for task, curve in found.items() if curve is not None}
-    if not curves:
+    headers, columns = ["model"], [models]
+    for task in tasks:
+        curves = _curves(tables.by_distance.filter(task=task), models)
+        if curves is not None:
+            first, last, lines = curves
+            headers.append(f"{task}\n{first:,} to {last:,}")
+            columns.append([lines[model] for model in models])
+    if len(columns) == 1:
         return None
     return Table(
         "Accuracy by distance of the answer from the prompt's end, in tokens",
-        ["model", *(f"{task}\n{first:,} to {last:,}" for task, (first, last, _) in curves.items())],
-        [[model, *(lines[model] for _, _, lines in curves.values())] for model in models],
+        headers,
+        list(map(list, zip(*columns, strict=True))),
         caption="From 0 % (▁) to 100 % (█), in powers of two; blank if no answer is at that distance.",
     )
 
@@ -222,21 +227,30 @@ def _curves(buckets: pl.DataFrame, models: Sequence[str]) -> tuple[int, int, dic
     if len(highs) < 2:
         return None
     known = {(row["model"], row["high"]): row["accuracy"] for row in buckets.iter_rows(named=True)}
-    curves = {model: sparkline([known.get((model, high)) for high in highs], 0.0, 1.0) for model in models}
+    curves = {}
+    for model in models:
+        accuracies = [known.get((model, high)) for high in highs]
+        curves[model] = sparkline(accuracies, 0.0, 1.0)
     lows: list[int] = buckets["low"].to_list()
     return min(lows), highs[-1], curves
 
 
 def depth_tables(tables: RecallTables) -> Iterator[Table]:
     """Accuracy by the depth of the needle as curves, a table for each task of needles, one column for each length."""
-    for (task,), cells_of_task in tables.by_depth.group_by("task", maintain_order=True):
-        known = {(row["model"], row["length"], row["depth"]): row["accuracy"] for row in cells_of_task.iter_rows(named=True)}
-        models, lengths, depths = (list(dict.fromkeys(key[place] for key in known)) for place in range(3))
-        curves = [[sparkline([known.get((model, n, depth)) for depth in depths], 0.0, 1.0) for n in lengths] for model in models]
+    for (task,), frame in tables.by_depth.group_by("task", maintain_order=True):
+        known = {(row["model"], row["length"], row["depth"]): row["accuracy"] for row in frame.to_dicts()}
+        names = ("model", "length", "depth")
+        models, lengths, depths = (frame[name].unique(maintain_order=True).to_list() for name in names)
+        lines = []
+        for model in models:
+            lines.append([model])
+            for length in lengths:
+                accuracies = [known.get((model, length, depth)) for depth in depths]
+                lines[-1].append(sparkline(accuracies, 0.0, 1.0))
         yield Table(
             f"{task}: accuracy by depth of the needle, for each length in ids",
             ["model", *(f"{number:,}" for number in lengths)],
-            [[model, *of_model] for model, of_model in zip(models, curves, strict=True)],
+            lines,
             caption=f"Depths from {100 * depths[0]:.0f} to {100 * depths[-1]:.0f} % of the context; from 0 % (▁) to 100 % (█).",
         )
 
@@ -299,18 +313,23 @@ _LIKE = {1: "a significantly higher", -1: "a significantly lower", 0: "no signif
 _TO = {1: "than", -1: "than", 0: "from"}
 
 
-def _what_was_asked(found: Mapping[tuple[str, str], Mapping[str, Any]], model: str, tasks: Sequence[str]) -> list[str]:
+def _what_was_asked(
+    rows: Mapping[tuple[str, str], Mapping[str, Any]],
+    model: str,
+    tasks: Sequence[str],
+) -> list[str]:
     """Numbers of prompts, documents and dropped rows, a line for all tasks of which the same is said."""
-    said: dict[str, list[str]] = {}
+    alike: dict[str, list[str]] = {}
     for task in tasks:
-        row = found[model, task]
+        row = rows[model, task]
         dropped = f", {counted(row['dropped'], 'row')} without a value were dropped" if row["dropped"] else ""
         published = "" if row["comparable"] else "; not comparable with published figures"
         several = "; any of several answers is right" if task in QUESTION_TASKS else ""
-        asked = f"{counted(row['num_rows'], 'prompt')} of {counted(row['num_documents'], 'document')}"
-        asked = counted(row["num_rows"], "prompt") if task in NEEDLE_TASKS else asked
-        said.setdefault(f"{asked}{dropped}{several}{published}.", []).append(task)
-    return [f"{', '.join(named)}: {asked}" for asked, named in said.items()]
+        prompts = counted(row["num_rows"], "prompt")
+        if task not in NEEDLE_TASKS:
+            prompts += f" of {counted(row['num_documents'], 'document')}"
+        alike.setdefault(f"{prompts}{dropped}{several}{published}.", []).append(task)
+    return [f"{', '.join(names)}: {prompts}" for prompts, names in alike.items()]
 
 
 def _generated(tasks: Sequence[str]) -> str:
@@ -329,8 +348,8 @@ def _worth_knowing(row: Mapping[str, Any]) -> str:
         "whose value contains a newline, which no generation does": row["multiline"],
         "answered with an empty generation": row["empty"],
     }
-    found = ", ".join(f"{number:,} {fact}" for fact, number in facts.items() if number)
-    return f"{row['model']}, {row['task']}: of {counted(row['num_rows'], 'prompt')}, {found}" if found else ""
+    some = ", ".join(f"{number:,} {fact}" for fact, number in facts.items() if number)
+    return f"{row['model']}, {row['task']}: of {counted(row['num_rows'], 'prompt')}, {some}" if some else ""
 
 
 def print_built(built: BuiltRows) -> None:
@@ -358,7 +377,7 @@ def metrics_table(metrics: pl.DataFrame) -> Table:
     for row in rows:
         row["task"] += "" if row["version"] is None else f" v{row['version']}"
         row["metric"] += "" if row["filter"] == "none" else f",{row['filter']}"
-    return Table.of("Tasks of lm-eval, unchanged", _METRICS, rows)
+    return Table.from_rows("Tasks of lm-eval, unchanged", _METRICS, rows)
 
 
 _METRICS = """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from recallkit.report.sequence import Excerpts
     from recallkit.text.tokenizers import TextTokenizer
 
-    Shown = str | int | list[str | int]
+    Display = str | int | list[str | int]
 
 LONGEST, SHORTEST = 4096, 256
 """Most tokens of an excerpt, if it need not be shorter, and if it need."""
@@ -111,14 +111,14 @@ class Place:
 class TokenView:
     """`data` for the page's script (see `_Packer`).
 
-    It has `shown` excerpts of `sequences` out of `num_sequences`. `requested`: how many excerpts were
+    It has `num_excerpts` excerpts of `sequences` out of `num_sequences`. `requested`: how many excerpts were
     asked for, of which `requested_shown` are there. `places`: of each model but the reference the AR
     hits of all the text on which it loses most. `documents`: the numbers of those in the excerpts.
     `other_tokenizers`: the models that read other tokens than the slices'.
     """
 
     data: str
-    shown: int
+    num_excerpts: int
     are_whole: bool
     sequences: int
     num_sequences: int
@@ -162,8 +162,8 @@ def token_view(
     least = (8 + 6 * len(text.scores)) * min(longest, text.labelled.seq_len)
     wanted = list(dict.fromkeys([*requested, *around]))[: most_bytes // least + 1]
     packer = _Packer(text, requested)
-    shown = [*wanted, *(_before(*hit) for hits in listed for hit in hits)]
-    read = text.read(*{excerpt.sequence for excerpt in shown}, places=_rows_of(shown))
+    needed = [*wanted, *(_before(*hit) for hits in listed for hit in hits)]
+    read = text.read(*{excerpt.sequence for excerpt in needed}, places=_rows_of(needed))
     rows = {number: part for (number,), part in read.partition_by("sequence", as_dict=True).items()}
     packed = packer.pack(wanted, rows, most_bytes)
 
@@ -178,7 +178,7 @@ def token_view(
     places = [[place(model, *hit) for hit in hits] for model, hits in enumerate(listed, 1)]
     return TokenView(
         data=packer.document(packed),
-        shown=len(packed),
+        num_excerpts=len(packed),
         are_whole=longest >= text.labelled.seq_len,
         sequences=len({excerpt.sequence for excerpt in packed}),
         num_sequences=text.num_sequences,
@@ -349,7 +349,7 @@ class _Packer:
 class Pieces:
     """The display of a tokenizer's ids on a page.
 
-    `Shown` is text, or a list of texts and single bytes (integers), or an id without a piece itself.
+    `Display` is text, or a list of texts and single bytes (integers), or an id without a piece itself.
     """
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
@@ -361,20 +361,20 @@ class Pieces:
         self.end = -1 if is_text else tokenizer.end_token_id
         """The id that ends documents; -1 if it is an ordinary piece of text."""
 
-    def alone(self, index: int) -> Shown:
+    def alone(self, index: int) -> Display:
         """The display of a single id."""
         if self._bytes is None:
             return self._tokenizer.backend.id_to_token(index) or index
         piece = self._piece(index)
         return _simple(*parts_of([piece])) if piece else index
 
-    def otherwise(self, ids: Sequence[int]) -> list[tuple[int, Shown]]:
+    def otherwise(self, ids: Sequence[int]) -> list[tuple[int, Display]]:
         """The positions in `ids` that are displayed otherwise in context than alone, and how."""
         if self._bytes is None:
             return []
-        shown = [_simple(parts) for parts in parts_of(list(map(self._piece, ids)))]
+        displayed = [_simple(parts) for parts in parts_of(list(map(self._piece, ids)))]
         alone = {index: self.alone(index) for index in set(ids)}
-        pairs = enumerate(zip(ids, shown, strict=True))
+        pairs = enumerate(zip(ids, displayed, strict=True))
         return [(place, here) for place, (index, here) in pairs if here and here != alone[index]]
 
     def _piece(self, index: int) -> bytes:
@@ -390,7 +390,7 @@ def parts_of(pieces: Sequence[bytes]) -> list[list[str | int]]:
     text, and only empty pieces have no parts.
     """
     owner = [number for number, piece in enumerate(pieces) for _ in piece]  # of each byte
-    shown: list[list[str | int]] = [[] for _ in pieces]
+    parts_of_piece: list[list[str | int]] = [[] for _ in pieces]
     place = 0
     for character in b"".join(pieces).decode(errors="surrogateescape"):
         is_text = not "\udc80" <= character <= "\udcff"  # else a byte that is not part of a character
@@ -398,16 +398,16 @@ def parts_of(pieces: Sequence[bytes]) -> list[list[str | int]]:
         owners = owner[place : place + len(encoded)]
         for byte, number in zip(encoded, owners, strict=True):
             if not is_text or number != owners[-1]:
-                shown[number].append(byte)
+                parts_of_piece[number].append(byte)
         if is_text:
-            parts = shown[owners[-1]]
+            parts = parts_of_piece[owners[-1]]
             if parts and isinstance(parts[-1], str):
                 parts[-1] += character
             else:
                 parts.append(character)
         place += len(encoded)
-    return shown
+    return parts_of_piece
 
 
-def _simple(parts: list[str | int]) -> Shown:
+def _simple(parts: list[str | int]) -> Display:
     return parts[0] if len(parts) == 1 and isinstance(parts[0], str) else parts

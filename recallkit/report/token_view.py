@@ -39,7 +39,7 @@ _HIT_STYLE = "bold underline"
 
 
 @dataclass(frozen=True, slots=True)
-class ShownSequence:
+class ScoredSequence:
     """A sequence to show: its rows (`sequence.Excerpts.read`), and the models of its scores.
 
     With a reference and a model, these are numbers 0 and 1 in the rows' columns; a single model is number 0.
@@ -87,7 +87,7 @@ class ShownSequence:
         kinds: Mapping[tuple[bool | None, ...], Which] = {right: which for which, right in _RIGHT.items()}
         return [kinds.get(right) for right in self.rights()] if self.reference is not None else [None] * len(self.rows)
 
-    def looks(self) -> Mapping[tuple[bool | None, ...], tuple[str, str, str]]:
+    def styles(self) -> Mapping[tuple[bool | None, ...], tuple[str, str, str]]:
         """The style (in colours), the sign (without) and the meaning of tokens by who is right; of others, _UNKNOWN."""
         if self.reference is None:
             return {(True,): ("", "¹", "right"), (False,): ("bright_black", "⁰", "wrong")} if self.model is not None else {(): ("", "", "")}
@@ -99,123 +99,123 @@ class ShownSequence:
         }
 
 
-def tokens_json(shown: ShownSequence, which: Which | None = None) -> dict[str, Any]:
+def tokens_json(sequence: ScoredSequence, which: Which | None = None) -> dict[str, Any]:
     """Every token with all that is known of it, or those of `which`."""
-    chosen = shown.select(which or "all")
-    sides = {"reference": 0, "model": 1} if shown.reference is not None else {"model": 0} if shown.model is not None else {}
+    chosen = sequence.select(which or "all")
+    sides = {"reference": 0, "model": 1} if sequence.reference is not None else {"model": 0} if sequence.model is not None else {}
     tokens = []
-    for row, state, keep in zip(shown.rows.iter_rows(named=True), shown.states(), chosen, strict=True):
+    for row, state, keep in zip(sequence.rows.iter_rows(named=True), sequence.states(), chosen, strict=True):
         if not keep:
             continue
         labels = {name: value for name, value in row.items() if not name.endswith(("_0", "_1")) and name != "sequence"}
         scores = {side: {name[:-2]: row[name] for name in row if name.endswith(f"_{place}")} for side, place in sides.items()}
         tokens.append({**labels, "state": state, **scores})
-    facts = {"sequence": shown.number, "num_sequences": shown.num_sequences, "reference": shown.reference, "model": shown.model}
-    return {**facts, "before": shown.before, "tokens": tokens}
+    facts = {"sequence": sequence.number, "num_sequences": sequence.num_sequences, "reference": sequence.reference, "model": sequence.model}
+    return {**facts, "before": sequence.before, "tokens": tokens}
 
 
-def print_tokens(shown: ShownSequence, which: Which | None = None) -> None:
+def print_tokens(sequence: ScoredSequence, which: Which | None = None) -> None:
     """The text, each token coloured by which model was right, a legend, and a table of the AR hits or of `which`.
 
     Without colours, as in a pipe, the selected tokens are in brackets.
     """
     out = console.stdout()
-    chosen = shown.select(which or ("ar_hit" if shown.has_counts else "repeated"))
+    chosen = sequence.select(which or ("ar_hit" if sequence.has_counts else "repeated"))
     has_colours = out.color_system is not None and not out.no_color
-    for line in _heading(shown):
+    for line in _heading(sequence):
         console.print_line(line)
     console.print_line("")
-    out.print(_text(shown, chosen, has_colours=has_colours, only_chosen=which is not None))
+    out.print(_text(sequence, chosen, has_colours=has_colours, only_chosen=which is not None))
     console.print_line("")
-    out.print(_legend(shown, which, has_colours=has_colours))
+    out.print(_legend(sequence, which, has_colours=has_colours))
     if any(chosen):
         console.print_line("")
-        console.print_table(tokens_table(shown, chosen, which))
+        console.print_table(tokens_table(sequence, chosen, which))
 
 
-def _heading(shown: ShownSequence) -> list[str]:
+def _heading(sequence: ScoredSequence) -> list[str]:
     """How much the models differ on the sequence, and which it is."""
-    sources = ", ".join(shorten(source, 60) for source in shown.rows["source"].unique(maintain_order=True))
-    num_hits = int(shown.rows[shown.hits].sum())
-    place = f"Sequence {shown.number:,} (0 to {shown.num_sequences - 1:,}; {sources})"
-    which = f"{place}: {len(shown.rows):,} tokens, {num_hits:,} {shown.hits_name}."
-    if shown.reference is None or not num_hits:
+    sources = ", ".join(shorten(source, 60) for source in sequence.rows["source"].unique(maintain_order=True))
+    num_hits = int(sequence.rows[sequence.hits].sum())
+    place = f"Sequence {sequence.number:,} (0 to {sequence.num_sequences - 1:,}; {sources})"
+    which = f"{place}: {len(sequence.rows):,} tokens, {num_hits:,} {sequence.hits_name}."
+    if sequence.reference is None or not num_hits:
         return [which]
-    hits = shown.rows.filter(shown.hits)
+    hits = sequence.rows.filter(sequence.hits)
     more = sum(hits["nll_1"].to_list()) - sum(hits["nll_0"].to_list())
-    most = f", the largest difference of {shown.num_sequences:,} sequences" if shown.is_chosen and shown.num_sequences > 1 else ""
-    difference = f"{abs(more):.1f} nats {'more' if more >= 0 else 'less'} than {shown.reference}"
-    return [f"{shown.model} needs {difference} on {shown.hits_name} of this sequence{most}.", which]
+    most = f", the largest difference of {sequence.num_sequences:,} sequences" if sequence.is_chosen and sequence.num_sequences > 1 else ""
+    difference = f"{abs(more):.1f} nats {'more' if more >= 0 else 'less'} than {sequence.reference}"
+    return [f"{sequence.model} needs {difference} on {sequence.hits_name} of this sequence{most}.", which]
 
 
-def _text(shown: ShownSequence, chosen: list[bool], *, has_colours: bool, only_chosen: bool) -> Text:
+def _text(sequence: ScoredSequence, chosen: list[bool], *, has_colours: bool, only_chosen: bool) -> Text:
     """The text of the sequence; its first token, which is not predicted, is dim."""
     from rich.text import Text
 
-    text = Text(_written(shown.before, _SIGNS_IN_TEXT), style="")
+    text = Text(_written(sequence.before, _SIGNS_IN_TEXT), style="")
     text.stylize("dim")
-    looks, rights = shown.looks(), shown.rights()
-    hits, repeated = shown.rows[shown.hits].to_list(), shown.rows["repeated"].to_list()
-    for place, token in enumerate(shown.rows["text"]):
-        style, sign, _ = looks.get(rights[place], _UNKNOWN)
+    styles, rights = sequence.styles(), sequence.rights()
+    hits, repeated = sequence.rows[sequence.hits].to_list(), sequence.rows["repeated"].to_list()
+    for place, token in enumerate(sequence.rows["text"]):
+        style, sign, _ = styles.get(rights[place], _UNKNOWN)
         # A mark that extended over a line's end would colour the margin, or be closed on the next line.
         written, end = _written(token, _SIGNS_IN_TEXT).removesuffix("\n"), "\n" * token.endswith("\n")
         if not has_colours:
             text.append(f"⟦{written}⟧{sign}{end}" if chosen[place] else f"{written}{end}")
             continue
-        marks = _HIT_STYLE if hits[place] else "underline" if repeated[place] and shown.model is None else ""
+        marks = _HIT_STYLE if hits[place] else "underline" if repeated[place] and sequence.model is None else ""
         text.append(written, style="" if only_chosen and not chosen[place] else f"{style} {marks}".strip())
         text.append(end)
     return text
 
 
-def _legend(shown: ShownSequence, which: Which | None, *, has_colours: bool) -> Text:
+def _legend(sequence: ScoredSequence, which: Which | None, *, has_colours: bool) -> Text:
     """The legend of colours, or of brackets and signs."""
     from rich.text import Text
 
-    looks = shown.looks() if shown.model is not None else {}
-    names = [*looks.values(), *([_UNKNOWN] if looks and not looks.keys() >= set(shown.rights()) else [])]
+    styles = sequence.styles() if sequence.model is not None else {}
+    names = [*styles.values(), *([_UNKNOWN] if styles and not styles.keys() >= set(sequence.rights()) else [])]
     if not has_colours:
-        marked = shown.hits_name if which is None else which.replace("_", " ")
+        marked = sequence.hits_name if which is None else which.replace("_", " ")
         signs = "".join(f", {sign} {name}" for _, sign, name in names)
         return Text(printable(f"⟦ ⟧ {marked}{signs}"))
     who = Text("   ").join(Text(printable(name), style=style) for style, _, name in names)
-    marks = [Text(shown.hits_name, style=_HIT_STYLE)]
-    if shown.model is None and shown.has_counts:
+    marks = [Text(sequence.hits_name, style=_HIT_STYLE)]
+    if sequence.model is None and sequence.has_counts:
         marks.append(Text("other repeated tokens", style="underline"))
     return Text("\n").join(filter(None, [who, Text("   ").join(marks)]))
 
 
-def tokens_table(shown: ShownSequence, chosen: list[bool], which: Which | None = None) -> Table:
+def tokens_table(sequence: ScoredSequence, chosen: list[bool], which: Which | None = None) -> Table:
     """The chosen tokens in order; if there are many, those where the models differ most, or the first ones."""
-    rows = [row for row, keep in zip(shown.rows.iter_rows(named=True), chosen, strict=True) if keep]
-    most = sorted(sorted(rows, key=lambda row: -_difference(shown, row))[:_MOST_ROWS], key=lambda row: row["position"])
+    rows = [row for row, keep in zip(sequence.rows.iter_rows(named=True), chosen, strict=True) if keep]
+    most = sorted(sorted(rows, key=lambda row: -_difference(sequence, row))[:_MOST_ROWS], key=lambda row: row["position"])
     headers = ["token", "at", "earlier\nat", "training\ncount"]
-    if shown.reference is not None:
+    if sequence.reference is not None:
         headers += ["NLL\nreference", "NLL\nmodel", "model\npredicted"]
-    elif shown.model is not None:
+    elif sequence.model is not None:
         headers += ["NLL", "predicted"]
-    name = shown.hits_name if which is None else {"all": "tokens"}.get(which, f"tokens: {which.replace('_', ' ')}")
+    name = sequence.hits_name if which is None else {"all": "tokens"}.get(which, f"tokens: {which.replace('_', ' ')}")
     title = f"{name[0].upper()}{name[1:]}" + (f", {len(most)} of {len(rows):,}" if len(most) < len(rows) else "")
-    return Table(title, headers, [_cells(shown, row) for row in most], caption=_caption(shown, len(most) < len(rows)))
+    return Table(title, headers, [_cells(sequence, row) for row in most], caption=_caption(sequence, len(most) < len(rows)))
 
 
-def _caption(shown: ShownSequence, is_cut: bool) -> str:
+def _caption(sequence: ScoredSequence, is_cut: bool) -> str:
     parts = ["At: position in the sequence. Earlier at: where the bigram last ended before (0: the first token, which is not predicted)."]
-    parts += ["NLL in nats; predicted: what the model ranked first if it was wrong."] if shown.model is not None else []
-    which = "Shown are those where the models differ most" if shown.reference is not None else "Shown are the first of them"
+    parts += ["NLL in nats; predicted: what the model ranked first if it was wrong."] if sequence.model is not None else []
+    which = "Shown are those where the models differ most" if sequence.reference is not None else "Shown are the first of them"
     return " ".join([*parts, *([f"{which}; --json has all."] if is_cut else [])])
 
 
-def _difference(shown: ShownSequence, row: Mapping[str, Any]) -> float:
-    return abs(row["nll_1"] - row["nll_0"]) if shown.reference is not None else 0.0
+def _difference(sequence: ScoredSequence, row: Mapping[str, Any]) -> float:
+    return abs(row["nll_1"] - row["nll_0"]) if sequence.reference is not None else 0.0
 
 
-def _cells(shown: ShownSequence, row: Mapping[str, Any]) -> list[str]:
+def _cells(sequence: ScoredSequence, row: Mapping[str, Any]) -> list[str]:
     cells = [_written(row["text"]), f"{row['position']:,}", or_dash(row["earlier"], ","), or_dash(row["train_count"], ",")]
-    if shown.model is None:
+    if sequence.model is None:
         return cells
-    place = 0 if shown.reference is None else 1
+    place = 0 if sequence.reference is None else 1
     guess = row[f"predicted_{place}"]
     predicted = "" if row[f"right_{place}"] else "–" if guess is None else _written(guess)
     return [*cells, *(f"{row[f'nll_{side}']:.2f}" for side in range(place + 1)), predicted]

@@ -5,9 +5,9 @@ And the first screen of its page: the answer, and a row per model with its recal
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.answer import whole
+from recallkit.attribution.answer import short_percent
 from recallkit.attribution.view import ComparisonView, void_notes, what_of_training
 from recallkit.display import cells
 from recallkit.display.cells import DASH, bounds, percent, resampled, too_few
@@ -15,13 +15,12 @@ from recallkit.display.charts import labels
 from recallkit.measure.ratio import NUM_RESAMPLES
 from recallkit.measure.shares import NO_HITS, is_void
 from recallkit.models.prefix import other_prefixes
-from recallkit.report.markup import facts_list, notes, tag, text
 from recallkit.slicing.threshold import rate_and_rule
 from recallkit.storage.artifacts import MANIFEST
 from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping, Sequence
 
     from recallkit.attribution.comparison import Comparison
     from recallkit.display.cells import Row
@@ -134,80 +133,73 @@ def files(comparison: Comparison) -> str:
 # ------------------------------------------------------------------------------- the first screen
 
 
-def opening(comparison: Comparison) -> str:
-    """The answer, a row per model, what its columns are, and why some figures are not shown.
+def answer(comparison: Comparison) -> str:
+    """What a page begins with."""
+    return ComparisonView(comparison, is_page=True).answer()
 
-    The tables are in the order of `comparison.models`.
-    """
+
+def first_screen(comparison: Comparison) -> dict[str, Any]:
+    """For page.html: the reference, then the models by their perplexity, what the columns are, and
+    why some figures are not shown."""
+    view = ComparisonView(comparison, is_page=True)
+    rows, hit = view.first_rows(), comparison.hit
+    names = labels([comparison.reference, *comparison.models], 32)
+    quality, form = ("bits per byte", ".3f") if view.is_in_bits else ("perplexity", ",.2f")
+    headers = [
+        quality,
+        "gap, nats per token",
+        f"first occurrence → {hit}",  # the picture of the answer, on one axis
+        "retained",
+        f"share of the gap in {hit}s",
+    ]
+    if comparison.has_counts:
+        headers.append("in all repeated bigrams")
+    end = _end_of_axis([value or 0.0 for row in rows for value in _probabilities(row)])
     hits = [comparison.totals[model, "ar_hit"] for model in comparison.models]
-    parts = [
-        tag("p", text(ComparisonView(comparison, is_page=True).answer()), class_="answer"),
-        tag("div", _models(comparison), class_="rows"),
-        facts_list(_legend(comparison), class_="legend"),
-        notes(
+    return {
+        "headers": headers,
+        "line": 3,
+        "scale": ["0", f"{50 * end:g}", f"{100 * end:g} %"],
+        "rows": [_first_screen_row(row, names, form, end, len(headers)) for row in rows],
+        "legend": _legend(comparison),
+        "notes": [
             *_why_not_retained(hits[0]),
             *void_notes(hits),
             *other_prefixes(comparison.manifest["prefixes"]),
-        ),
-    ]
-    return "\n".join(parts)
-
-
-def _models(comparison: Comparison) -> str:
-    """The reference, then the models by their perplexity, each a link to where it loses most."""
-    shown = labels([comparison.reference, *comparison.models], 32)
-    view = ComparisonView(comparison, is_page=True)
-    rows = [_first_screen_row(row) for row in view.first_rows()]
-    end = _end_of_axis([row[name] or 0.0 for row in rows for name in ("at_first", "on_hits")])
-    line = f"first occurrence → {comparison.hit}"  # the picture of the answer, on one axis
-    quality, form = ("bits per byte", ".3f") if view.is_in_bits else ("perplexity", ",.2f")
-    columns: dict[str, Callable[[Row], str]] = {
-        quality: lambda row: cells.or_dash(row["all"], form),
-        "gap, nats per token": _gap,
-        line: lambda row: _line(row, end),
-        "retained": lambda row: _figure(row, "retained"),
-        f"share of the gap in {comparison.hit}s": lambda row: _figure(row, "gap_share"),
+        ],
     }
-    if comparison.has_counts:
-        columns["in all repeated bigrams"] = lambda row: _figure(row, "repeated_gap_share")
-    scales = dict.fromkeys(["model", *columns], "") | {line: _scale(end)}
-    heads = (tag("th", text(head), scale, scope="col") for head, scale in scales.items())
-    lines = []
-    for number, row in enumerate(rows):
-        label = text(shown[row["model"]])
-        name = tag("a", label, href=f"#losses-{number}") if number else label
-        measured = (tag("td", cell(row), data_label=head) for head, cell in columns.items())
-        lines.append(tag("tr", tag("th", name, scope="row", title=row["model"]), *measured) + "\n")
-    head = tag("thead", tag("tr", *heads))
-    return tag("table", head, "\n", tag("tbody", *lines), class_="models")
 
 
-def _first_screen_row(row: Row) -> Row:
-    """A row with the probabilities of its own side; shares that mean nothing are None."""
-    side = "reference" if row["is_reference"] else "model"
+def _first_screen_row(row: Row, names: Mapping[str, str], form: str, end: float, width: int) -> dict[str, Any]:
+    """A row's line, and its cells: text, or a figure with its interval."""
+    quality = cells.or_dash(row["all"], form)
+    if row["is_reference"]:
+        figures = [quality, {"text": "reference", "style": "soft", "within": ""}]
+        shares: list[Any] = [""] * (width - 3)
+    else:
+        figures = [quality, f"{row['delta_nll']:z.3f}"]
+        known = row if not is_void(row) else {**row, "gap_share": None}
+        shares = [_figure(known, name) for name in ("retained", "gap_share", "repeated_gap_share")]
     return {
-        **row,
-        "at_first": row[f"first_p_{side}"],
-        "on_hits": row[f"p_{side}"],
-        "gap_share": None if is_void(row) else row["gap_share"],
+        "model": row["model"],
+        "label": names[row["model"]],
+        "line": _line(row, end),
+        "cells": [*figures, "", *shares],
     }
 
 
-def _gap(row: Row) -> str:
-    if row["is_reference"]:
-        return tag("span", "reference", class_="soft")
-    return f"{row['delta_nll']:z.3f}"
+def _probabilities(row: Row) -> tuple[float | None, float | None]:
+    """Mean p at first occurrences and on AR hits, of the row's own side."""
+    side = "reference" if row["is_reference"] else "model"
+    return row[f"first_p_{side}"], row[f"p_{side}"]
 
 
-def _figure(row: Row, name: str) -> str:
+def _figure(row: Row, name: str) -> dict[str, str]:
     """A share with its interval, if it has one: `44 % (37 to 53)`; a dash if it is not known."""
-    if row["is_reference"]:
-        return ""
     low, high = row.get(f"{name}_ci_low"), row.get(f"{name}_ci_high")
-    value = tag("span", DASH if row[name] is None else whole(row[name]), class_="figure")
-    if row[name] is None or low is None or high is None:
-        return value
-    return value + tag("span", f"({bounds(100 * low, 100 * high, 'z.0f')})", class_="within")
+    is_known = row[name] is not None
+    within = f"({bounds(100 * low, 100 * high, 'z.0f')})" if is_known and low is not None and high is not None else ""
+    return {"text": short_percent(row[name]) if is_known else DASH, "style": "figure", "within": within}
 
 
 _ROUND = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -218,26 +210,13 @@ def _end_of_axis(probabilities: Sequence[float]) -> float:
     return next((end for end in _ROUND if end >= max(probabilities)), 1.0)
 
 
-def _scale(end: float) -> str:
-    """The axis's ends and its middle in per cent, above all lines."""
-    marks = ("0", f"{50 * end:g}", f"{100 * end:g} %")
-    return tag("span", *(tag("span", mark) for mark in marks), class_="scale", aria_hidden="true")
-
-
-def _line(row: Row, end: float) -> str:
-    """The line from p at first occurrences to p on AR hits, and both in figures."""
-    if row["on_hits"] is None:
-        return DASH
-    start, stop = (f"{100 * row[name] / end:.2f}%" for name in ("at_first", "on_hits"))
-    parts = [
-        tag("line", x1="0", x2="100%", y1="50%", y2="50%", class_="axis"),
-        tag("line", x1=start, x2=stop, y1="50%", y2="50%", class_="gain"),
-        tag("circle", cx=start, cy="50%", r="3", class_="at-first"),
-        tag("circle", cx=stop, cy="50%", r="4.5", class_="on-hits"),
-    ]
-    shares = (whole(row["at_first"]).removesuffix(" %"), whole(row["on_hits"]))
-    figures = " → ".join(tag("span", share, class_="figure") for share in shares)
-    return tag("svg", *parts, class_="bar", aria_hidden="true") + figures
+def _line(row: Row, end: float) -> dict[str, Any] | None:
+    """The line from p at first occurrences to p on AR hits, and both in figures; None without AR hits."""
+    at_first, on_hits = _probabilities(row)
+    if at_first is None or on_hits is None:
+        return None
+    start, stop = (f"{100 * value / end:.2f}%" for value in (at_first, on_hits))
+    return {"start": start, "stop": stop, "shares": [short_percent(at_first).removesuffix(" %"), short_percent(on_hits)]}
 
 
 def _legend(comparison: Comparison) -> dict[str, str]:

@@ -178,8 +178,8 @@ def _contains(folder: Path, kind: str) -> bool:
 
 def _only(kind: str, folders: Sequence[Path], top: Path) -> Path:
     if len(folders) > 1:
-        shown = [str(folder).removeprefix(f"{top}{os.sep}") for folder in folders[:_MOST_NAMED]]
-        listed = ", ".join(shown) + " ..." * (len(folders) > _MOST_NAMED)
+        paths = [str(folder).removeprefix(f"{top}{os.sep}") for folder in folders[:_MOST_NAMED]]
+        listed = ", ".join(paths) + " ..." * (len(folders) > _MOST_NAMED)
         problem = f"{len(folders)} {KINDS[kind].called} here ({listed})"
         raise UserError(problem, where=top, remedy="name one of them, or add it with --with")
     return folders[0]
@@ -216,28 +216,28 @@ def _compose(
         sections.tables_section(comparison, _causal(comparison, views.get("intervene"))),
         sections.method_section(comparison),
     ]
-    question, opening = words.question(comparison), words.opening(comparison)
+    question, answer = words.question(comparison), words.answer(comparison)
+    first_screen = words.first_screen(comparison)
 
     def page(view: TokenView | None, text: Sequence[Section]) -> bytes:
         parts = [*before, losses_section(comparison, view), *text, *after]
-        return markup.page(question, question, opening, parts)
+        return markup.page(question, question, parts, answer, first_screen)
 
     show(2)
     most_bytes = markup.MOST_BYTES - len(page(None, [])) - _MOST_OF_PLACES
     view, why = _view(comparison, options, min(excerpts.MOST_BYTES, most_bytes))
     if view is None:
         return page(None, [sections.no_token_section(why)]), 0
-    return page(view, [sections.token_section(view, comparison)]), view.shown
+    return page(view, [sections.token_section(view, comparison)]), view.num_excerpts
 
 
 def _without_comparison(results: Mapping[str, Path], parts: Sequence[Section]) -> bytes:
     """The page of other results; the answer of a single one comes first, without its heading."""
     title = "; ".join(KINDS[kind].title for kind in results)
     if len(results) > 1:
-        return markup.page(title, _SEVERAL_QUESTION, "", parts)
+        return markup.page(title, _SEVERAL_QUESTION, parts, "")
     [kind], [first, *others] = results, parts
-    parts = [replace(first, opening=""), *others]
-    return markup.page(title, KINDS[kind].question, first.opening, parts)
+    return markup.page(title, KINDS[kind].question, [replace(first, answer=""), *others], first.answer)
 
 
 def _causal(comparison: Comparison, view: ResultView | None) -> Causal:
@@ -273,7 +273,7 @@ def _view(
         sequences, documents = numbers(options.sequence), numbers(options.document)
         try:
             view = excerpts.token_view(comparison, sequences, documents, most_bytes)
-            if view.shown:
+            if view.num_excerpts:
                 return view, ""
             problem = f"no excerpt contains {comparison.hit}s, or none fits on a page"
             reason = UserError(problem, remedy="leave out --slices, --sequence, --document")

@@ -60,7 +60,7 @@ def scores_table(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]])
         {**summarise_scores(slices, score_path(slices, model)), "model": model.shown, "num_rows": manifest["num_rows"]}
         for model, manifest in manifests.items()
     ]
-    return Table.of("Scores of every predicted token", _MEANS, rows)
+    return Table.from_rows("Scores of every predicted token", _MEANS, rows)
 
 
 def print_scores(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]], checks: Mapping[ModelSpec, Mapping[str, Any]]) -> None:
@@ -99,4 +99,4 @@ def checks_table(checks: Mapping[ModelSpec, Mapping[str, Any]]) -> Table:
     """How far the scores are from a float64 computation."""
     places = [f"sequence {check['sequence']}, position {check['position']} ({model.shown})" for model, check in checks.items()]
     title, rows = "Difference from a float64 computation on CPU, in nats per token", [{**c, "model": m.shown} for m, c in checks.items()]
-    return Table.of(title, _CHECKED, rows, f"The largest: {', '.join(places)}")
+    return Table.from_rows(title, _CHECKED, rows, f"The largest: {', '.join(places)}")

@@ -17,10 +17,10 @@ from recallkit.display.charts import (
     labels,
     layer,
     not_drawn,
-    plot,
     share,
 )
 from recallkit.display.tables import Table
+from recallkit.display.templates import bars
 from recallkit.display.views import ResultView
 from recallkit.slicing.threshold import (
     counts_warning,
@@ -140,7 +140,7 @@ def slices_table(
     facts = (what_is_drawn(manifest), what_is_rare(manifest), what_is_copied(manifest), warning)
     caption = "\n".join(filter(None, facts))
     title = "Predicted tokens, and those that repeat a bigram of their context"
-    return Table.of(title, _COLUMNS, rows, caption, hidden=hidden)
+    return Table.from_rows(title, _COLUMNS, rows, caption, hidden=hidden)
 
 
 _COLUMNS = """
@@ -244,26 +244,28 @@ def slice_figures(summary: pl.DataFrame) -> list[Figure]:
         caption += "."
     names = labels([row["source"] for row in rows])
     kinds = _KINDS if has_hits else {"repeated": _KINDS["repeated"]}
-    bars = []
+    drawn = []
     for kind, words in kinds.items():
         for row in rows:
             if (value := row[f"{kind}_share"]) is not None:
                 amount = f"{percent(value, 2)} {words} of {counted(row['tokens'], 'token')}"
                 tip = f"{row['source']}: {amount}"
                 name = names[row["source"]]
-                bars.append({"name": name, "kind": words, "share": value, "tip": tip})
+                drawn.append({"name": name, "kind": words, "share": value, "tip": tip})
     colours = [Colour("rest"), Colour("hits")][: len(kinds)]
-    channels = {
-        "x": share("share", "share of tokens", zero=True),
-        "y": column("name", sort=list(names.values()), axis={"title": None}),
-        **TIP,
-        "color": column("kind", scale={"domain": list(kinds.values()), "range": colours}),
-    }
-    layers = []
+    colour = column("kind", scale={"domain": list(kinds.values()), "range": colours})
+    marks = []
     for words, height in zip(kinds.values(), (15, 9), strict=False):
         condition = f"datum.kind === '{words}'"
-        layers.append(layer("bar", condition, channels=channels, height=height))
-    width = WIDTH + 30 - 6.5 * max(map(len, names.values()))
-    spec = plot(bars, *layers, width=width, height=24 * len(rows))
+        marks.append(layer("bar", condition, channels={**TIP, "color": colour}, height=height))
+    spec = bars(
+        drawn,
+        list(names.values()),
+        share("share", "share of tokens", zero=True),
+        *marks,
+        y="name",
+        width=WIDTH + 30 - 6.5 * max(map(len, names.values())),
+        height=24 * len(rows),
+    )
     title = "Repeated tokens and AR hits" if has_hits else "Repeated tokens"
     return [Figure("slices", f"{title}{' by source' * has_sources}", caption, spec)]

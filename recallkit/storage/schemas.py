@@ -58,7 +58,7 @@ class Column(NamedTuple):
 def _split(declared: str) -> list[list[str]]:
     """The fields of each line."""
     lines = declared.strip().splitlines()
-    return [[field.strip() for field in line.split("|")] for line in lines]
+    return [list(map(str.strip, line.split("|"))) for line in lines]
 
 
 # Name, unit, label, form, meaning; a slash in a label ends its line.
@@ -111,6 +111,7 @@ _READ = _split("""
     accuracy        | share  | accuracy              | z.1f
     same_argmax     | share  | same argmax           | z.2f
     gap_share_clipped | share | clipped              | z.1f struck
+    share           | share  | share                 | z.1f
     printed         | share  | stated                | z.1f
     parameters      |        | parameters            | amount
     state_elements  |        | state                 | amount
@@ -356,10 +357,14 @@ def arrow_schema(layout: str) -> pa.Schema:
 
     def arrow_type(name: str) -> pa.DataType:
         outer, _, inner = name.rstrip(">").partition("<")
-        nested = {"list": pa.list_, "dictionary": lambda of: pa.dictionary(pa.int32(), of)}
-        return nested[outer](pa.type_for_alias(inner)) if inner else pa.type_for_alias(name)
+        if outer == "list":
+            return pa.list_(pa.type_for_alias(inner))
+        if outer == "dictionary":
+            return pa.dictionary(pa.int32(), pa.type_for_alias(inner))
+        return pa.type_for_alias(name)
 
-    return pa.schema([pa.field(name, arrow_type(column.type), nullable=column.nullable) for name, column in LAYOUTS[layout].items()])
+    columns = LAYOUTS[layout].values()
+    return pa.schema([pa.field(column.name, arrow_type(column.type), nullable=column.nullable) for column in columns])
 
 
 def check_columns(path: Path, kind: str | None) -> None:
@@ -402,21 +407,31 @@ def frame_of(layout: str, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
     """A frame of a layout's columns, in its order, from rows that have at least these."""
     import polars as pl
 
-    kinds = {"text": pl.String, "whole": pl.Int64, "real": pl.Float64, "flag": pl.Boolean}
-    schema = {name: kinds[column.family] for name, column in LAYOUTS[layout].items()}
-    return pl.DataFrame([{name: row[name] for name in schema} for row in rows], schema=schema)
+    schema = _polars_types(layout)
+
+    def of_layout(row: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: row[name] for name in schema}
+
+    return pl.DataFrame(list(map(of_layout, rows)), schema=schema)
+
+
+def _polars_types(layout: str) -> dict[str, Any]:
+    """By column of a layout its type."""
+    import polars as pl
+
+    types = {"text": pl.String, "whole": pl.Int64, "real": pl.Float64, "flag": pl.Boolean}
+    return {name: types[column.family] for name, column in LAYOUTS[layout].items()}
 
 
 def frame_of_columns(layout: str, keys: pl.DataFrame, columns: Mapping[str, Any]) -> pl.DataFrame:
     """A frame of a layout's columns, in its order, from `keys` and further columns, arrays or one value for all rows; NaN is null."""
     import polars as pl
 
-    kinds = {"text": pl.String, "whole": pl.Int64, "real": pl.Float64, "flag": pl.Boolean}
     of_all_rows = {name: value for name, value in columns.items() if value is None or isinstance(value, str | int | float)}
     series = [pl.Series(name, value) for name, value in columns.items() if name not in of_all_rows]
     frame = keys.with_columns(*series, **{name: pl.lit(value) for name, value in of_all_rows.items()})
-    types = {name: kinds[column.family] for name, column in LAYOUTS[layout].items()}
-    return frame.with_columns(pl.selectors.float().fill_nan(None)).select(pl.col(name).cast(type_) for name, type_ in types.items())
+    typed = [pl.col(name).cast(type_) for name, type_ in _polars_types(layout).items()]
+    return frame.with_columns(pl.selectors.float().fill_nan(None)).select(typed)
 
 
 def read_frame(path: Path) -> pl.DataFrame:

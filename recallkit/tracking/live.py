@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.config import BUILTIN_SEQ_LEN
 from recallkit.declarations import names
 from recallkit.display import console
-from recallkit.display.notebook import Shown
+from recallkit.display.notebook import NotebookResult
 from recallkit.errors import UsageError
 from recallkit.models.loading import tokenizer_name
 from recallkit.models.prefix import prefix_notes
@@ -42,7 +42,7 @@ METRICS = ("gain", "retained", "ar_nll", "first_nll", "other_nll", "ar_gap")
 """Columns of `TrackTables.track` that are logged, as recall/gain and so on."""
 
 
-class Tracker(Shown):
+class Tracker(NotebookResult):
     """Follows the recall of a model while it is trained:
 
         tracker = recallkit.Tracker(sample_tokens=20_000)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from recallkit.display.notebook import Shown
+from recallkit.display.notebook import NotebookResult
 from recallkit.measure.ratio import Ratio, holm, p_values, ratio
 from recallkit.measure.shares import efficiency, retained
 from recallkit.storage.schemas import LAYOUTS, frame_of, frame_of_columns
@@ -29,7 +29,7 @@ APPEARS, ABSENT, GONE, UNKNOWN = "appears", "absent", "gone", "unknown"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class TrackTables(Shown):
+class TrackTables(NotebookResult):
     """A run's checkpoints by step, the reference (if there is one; step null) first.
 
     track: `tokens`, `ar_hits`, `documents` with AR hits and their effective number; each with

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
 from recallkit.display.cells import percent, resampled, too_few
-from recallkit.display.charts import Figure, Style, line_chart, model_styles, number
+from recallkit.display.charts import Figure, Style, model_styles, number
 from recallkit.display.tables import Table
+from recallkit.display.templates import line_chart
 from recallkit.display.views import ResultView
 from recallkit.tracking.tables import APPEARS, LEAST_GAIN, UNKNOWN, TrackTables
 
@@ -118,10 +119,10 @@ def track_tables(tables: TrackTables) -> dict[str, Table]:
         f"less p at those first occurrences. Intervals: {resampled(first, 'document', 'document')}."
         f"{' Last row: the reference.' * len(reference)}"
     )
-    by_name = {"track": Table.of("Recall gain and NLL by step", columns, rows, caption)}
+    by_name = {"track": Table.from_rows("Recall gain and NLL by step", columns, rows, caption)}
     if tables.by_slice is not None:
         last = tables.by_slice.filter(step=steps[-1]["step"]).to_dicts()
-        by_name["by_slice"] = Table.of("Slices at the last step", _OF_SLICES, last, _ABOUT_SLICES)
+        by_name["by_slice"] = Table.from_rows("Slices at the last step", _OF_SLICES, last, _ABOUT_SLICES)
     return by_name
 
 
@@ -182,7 +183,7 @@ def track_figures(tables: TrackTables) -> list[Figure]:
         x,
         number("y", zero=True),
         styles={name: _CURVES[name][1] for name in names},
-        shown={name: _CURVES[name][0] for name in names},
+        legend={name: _CURVES[name][0] for name in names},
         panels=[_GAIN, _NLL],
         resolve={"scale": {"y": "independent"}},
         height=150,

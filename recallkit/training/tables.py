@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display.charts import on_front
-from recallkit.display.notebook import Shown
+from recallkit.display.notebook import NotebookResult
+from recallkit.display.templates import on_front
 from recallkit.storage import schemas
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class TradeoffTables(Shown):
+class TradeoffTables(NotebookResult):
     """A sweep of models trained on a synthetic task.
 
     `tradeoff`: a row per model and task, at the best of its learning rates. `accuracy` and
@@ -41,7 +41,7 @@ class TradeoffTables(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class TrainingTables(Shown):
+class TrainingTables(NotebookResult):
     """A model trained on text. `training`: a row per point of the curve; `loss_nats` is the mean
     over the steps since the point before.
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
 from recallkit.display.cells import counted, percent, span
-from recallkit.display.charts import Figure, front_layer, line_chart, log_number, number, share
+from recallkit.display.charts import Figure, log_number, number, share
 from recallkit.display.tables import Table
+from recallkit.display.templates import front_layer, line_chart
 from recallkit.display.views import ResultView
 from recallkit.training.tables import TradeoffTables, TrainingTables
 
@@ -46,7 +47,8 @@ class SweepView(ResultView):
     def method(self) -> dict[str, str]:
         """The runs, their rates, the machines."""
         runs = self.manifest["options"]["runs"]
-        rates = ", ".join(f"{rate:.2g}" for rate in sorted({run["learning_rate"] for run in runs}))
+        learning_rates = sorted({run["learning_rate"] for run in runs})
+        rates = ", ".join(f"{rate:.2g}" for rate in learning_rates)
         return {
             "Runs": f"{counted(len(runs), 'run')} at learning rates {rates}, of which each model's best counts; vocabulary of "
             f"{runs[0]['task']['vocab']:,} ids, seed {runs[0]['seed']}",
@@ -57,20 +59,20 @@ class SweepView(ResultView):
 
 def answer(tables: TradeoffTables) -> str:
     """A sentence for each of the first tasks: the most accurate model, and the smallest state of one nearly as accurate."""
-    said, tasks = [], _tasks(tables)
+    sentences, tasks = [], _tasks(tables)
     for task in tasks[:_MOST_SAID]:
         rows = tables.tradeoff.filter(task=task).to_dicts()
         best = min(rows, key=lambda row: (-row["accuracy"], row["state_bytes"]))
         near = min((row for row in rows if row["accuracy"] >= best["accuracy"] - _NEAR), key=lambda row: row["state_bytes"])
         where = f" on {task}" * (len(tasks) > 1)
-        shown = f"{_named(best)} gives {percent(best['accuracy'])} of the answers{where} with {best['state_bytes']:,} bytes of state"
-        if len(rows) > 1:
-            shown += f", the most of {len(rows):,} models"
+        share = f"{percent(best['accuracy'])} of the answers{where} with {best['state_bytes']:,} bytes of state"
+        most = f", the most of {len(rows):,} models" if len(rows) > 1 else ""
+        smaller = ""
         if near["state_bytes"] < best["state_bytes"]:
             other = f"the {near['state_bytes']:,} bytes of {_named(near)}, with {percent(near['accuracy'])}"
-            shown += f"; the smallest state within {100 * _NEAR:.0f} points of that is {other}"
-        said.append(f"{shown}.")
-    return " ".join(said)
+            smaller = f"; the smallest state within {100 * _NEAR:.0f} points of that is {other}"
+        sentences.append(f"{_named(best)} gives {share}{most}{smaller}.")
+    return " ".join(sentences)
 
 
 def _tasks(tables: TradeoffTables) -> list[str]:
@@ -116,7 +118,7 @@ def tradeoff_tables(tables: TradeoffTables) -> dict[str, Table]:
             rows.append({**row, "size": _size(row), "learning_rate": rate, "pareto": "yes" if row["pareto"] else ""})
         ending = "" if len(tasks) == 1 else f"-{place}"
         at_edge = " * the lowest or highest rate that was tried." if any(row["at_edge"] for row in models) else ""
-        by_name[f"tradeoff{ending}"] = Table.of(
+        by_name[f"tradeoff{ending}"] = Table.from_rows(
             f"{task}: accuracy at the best learning rate", _OF_MODEL, rows, f"Pareto: {_PARETO}.{at_edge}"
         )
         tests = _by_test(_summed(of_task, "length", "pairs"), "length", "pairs")
@@ -161,20 +163,20 @@ def _crossed(
     caption: str,
 ) -> Table:
     """A row per model, a column per test."""
-    named = Table.of(title, _NAMED, [{**row, "size": _size(row)} for row in models], caption)
+    table = Table.from_rows(title, _NAMED, [{**row, "size": _size(row)} for row in models], caption)
     body = []
-    for row, words in zip(models, named.rows, strict=True):
+    for row, words in zip(models, table.rows, strict=True):
         body.append([*words, *(form(of_test.get((row["model"], _size(row)))) for of_test in accuracies.values())])
-    return replace(named, headers=[*named.headers, *headers], rows=body)
+    return replace(table, headers=[*table.headers, *headers], rows=body)
 
 
 def _summed(tables: TradeoffTables, *by: str) -> list[dict[str, Any]]:
     """Rows of `by_distance`, summed over all that is not the model or in `by`."""
     import polars as pl
 
-    asked, low = pl.col("num_queries"), pl.col("low").min()
+    queries, low = pl.col("num_queries"), pl.col("low").min()
     of_all = tables.by_distance.group_by(*_MODEL, *by, maintain_order=True)
-    return of_all.agg((pl.col("accuracy") * asked).sum() / asked.sum(), low).to_dicts()
+    return of_all.agg((pl.col("accuracy") * queries).sum() / queries.sum(), low).to_dicts()
 
 
 # ------------------------------------------------------------------------------------------------------------- charts
@@ -186,17 +188,21 @@ def tradeoff_figures(tables: TradeoffTables) -> list[Figure]:
     models = list(dict.fromkeys(row["model"] for row in rows))
     where = f" on {tasks[0]}" if len(tasks) == 1 else ""
     caption = f"Accuracy{where} by bytes of state in float32, each model at the best of its learning rates; grey: the Pareto front."
-    found = [Figure("tradeoff", "Recall by bytes of state", caption, _drawn(rows, "state_bytes", "bytes of state", models), models)]
+
+    def is_of(row: Row, model: Row) -> bool:
+        return all(row[column] == model[column] for column in _MODEL)
+
+    figures = [Figure("tradeoff", "Recall by bytes of state", caption, _drawn(rows, "state_bytes", "bytes of state", models), models)]
     best: dict[tuple[str, str], Row] = {}  # of each line the most accurate model, the smallest among equals
     for row in sorted(rows, key=lambda row: (row["accuracy"], -row["state_bytes"])):
         best[row["task"], row["model"]] = row
     for name, x, axis in (("pairs", "pairs", "number of key-value pairs"), ("distance", "high", "distance in ids")):
-        shown = [row for row in _summed(tables, x) if all(row[column] == best[row["task"], row["model"]][column] for column in _MODEL)]
-        if len({row[x] for row in shown}) > 1:
-            drawn = _drawn(shown, x, axis, models)
+        of_best = [row for row in _summed(tables, x) if is_of(row, best[row["task"], row["model"]])]
+        if len({row[x] for row in of_best}) > 1:
+            drawn = _drawn(of_best, x, axis, models)
             caption = f"Accuracy{where} by {axis}, for the most accurate model of each line."
-            found.append(Figure(f"tradeoff_by_{name}", f"Recall by {axis}", caption, drawn, models))
-    return found
+            figures.append(Figure(f"tradeoff_by_{name}", f"Recall by {axis}", caption, drawn, models))
+    return figures
 
 
 def _drawn(rows: Sequence[Row], x: str, title: str, models: Sequence[str]) -> Spec:
@@ -242,14 +248,14 @@ class TrainingView(ResultView):
         lists = "" if rows[0]["lists_4"] is None else "lists_4 lists_16"
         columns = f"step tokens loss_nats learning_rate {lists}"
         caption = "Loss: the mean over the steps since the previous row. Every sequence is read once, so this is the loss on unread text."
-        return {"training": Table.of(f"Training of {rows[0]['model']}", columns, rows[::-1][::step][::-1], caption)}
+        return {"training": Table.from_rows(f"Training of {rows[0]['model']}", columns, rows[::-1][::step][::-1], caption)}
 
     def draw(self, tables: Any) -> list[Figure]:
         """The curve."""
         points = []
         for row in tables.training.to_dicts():
-            shown = {"at": f"{row['tokens']:,} tokens", "shown": f"{row['loss_nats']:.3f}"}
-            points.append({"model": row["model"], "x": row["tokens"], "y": row["loss_nats"], **shown})
+            words = {"at": f"{row['tokens']:,} tokens", "shown": f"{row['loss_nats']:.3f}"}
+            points.append({"model": row["model"], "x": row["tokens"], "y": row["loss_nats"], **words})
         model = points[0]["model"]
         drawn = line_chart(points, [model], number("x", "tokens read"), number("y", "loss (nats per token)", zero=False))
         return [Figure("training", "Loss by tokens read", f"Loss of {model} on unread text, by tokens read.", drawn, [model])]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from recallkit.display import console
 from recallkit.display.cells import counted
-from recallkit.display.notebook import Shown
+from recallkit.display.notebook import NotebookResult
 from recallkit.errors import UserError, as_utf8, lacks_resources
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Finding:
 
 
 @dataclass(slots=True, repr=False)
-class Verified(Shown):
+class Verified(NotebookResult):
     """What was read of a folder, and the findings.
 
     `num_removed`: leftovers that were removed, with `clean`.

@@ -13,7 +13,7 @@ from recallkit import attribution, scoring, slicing
 from recallkit.display import console
 from recallkit.options import TextOptions
 from recallkit.report.sequence import open_excerpts
-from recallkit.report.token_view import ShownSequence, print_tokens
+from recallkit.report.token_view import ScoredSequence, print_tokens
 from recallkit.storage import artifacts
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
@@ -81,12 +81,12 @@ def shown_in(monkeypatch, capsys, shown, which=None, *, colours: bool) -> str:
     return capsys.readouterr().out
 
 
-def shown_sequence(slices, number, models=(REFERENCE, MODEL)) -> ShownSequence:
+def shown_sequence(slices, number, models=(REFERENCE, MODEL)) -> ScoredSequence:
     excerpts = open_excerpts(slices, models)
     rows = excerpts.read(number)
     reference, model = models if len(models) == 2 else (None, *models) if models else (None, None)
     before = excerpts.text_of(rows["prev_token"].head(1))[0]
-    return ShownSequence(number, excerpts.num_sequences, rows, before, reference, model, has_counts=excerpts.has_counts)
+    return ScoredSequence(number, excerpts.num_sequences, rows, before, reference, model, has_counts=excerpts.has_counts)
 
 
 def test_brackets_say_in_a_pipe_what_colours_say_in_a_terminal(slices, monkeypatch, capsys):

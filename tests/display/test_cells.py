@@ -35,7 +35,7 @@ def test_columns_make_the_cells_of_their_rows():
         {"model": "b", "tokens": 7, "loss_share": -2.5, "gap_share": -2.5, "void": True, **known, "retained_ci_high": 0.4},
         {"model": "c", "tokens": None, "loss_share": None, "gap_share": None, "void": True, **dict.fromkeys(known)},
     ]
-    table = Table.of("t", columns, rows, hidden=2)
+    table = Table.from_rows("t", columns, rows, hidden=2)
     assert table.headers == ["model", "tokens", "about", "share", "void\ndash", "retained, %", "loss", "ends", "state"]
     assert table.optional == ["loss", "about"]
     assert table.rows == [

@@ -13,7 +13,6 @@ from recallkit.display.charts import (
     column,
     labels,
     layer,
-    line_chart,
     log_number,
     model_styles,
     number,
@@ -22,6 +21,7 @@ from recallkit.display.charts import (
     specification,
     styles_of,
 )
+from recallkit.display.templates import line_chart
 from recallkit.errors import printable
 from tests.display.drawings import data, marks, svg, texts
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from recallkit.display.charts import PAPER, Figure, line_chart, number
+from recallkit.display.charts import PAPER, Figure, number
 from recallkit.display.figure_files import WIDTHS, save_figures
+from recallkit.display.templates import line_chart
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
 from tests.display.drawings import marks, texts

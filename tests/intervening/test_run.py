@@ -396,7 +396,7 @@ def test_the_command_prints_exports_and_draws(slices, control, run, tmp_path):
     assert "control:bigram" in drawn["causal_by_distance"]
     assert seen.json()["intervene"][0]["recall"] == control.intervene["recall"][0]
     recallkit.write_report(folder, out=tmp_path / "page.html")
-    assert "of control:recall&#x27;s causal recall" in (tmp_path / "page.html").read_text()
+    assert "of control:recall&#39;s causal recall" in (tmp_path / "page.html").read_text()
 
 
 def test_causal_recall_alone_is_what_it_is_beside_the_other_changes(slices, control):

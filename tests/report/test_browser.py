@@ -30,7 +30,7 @@ def data(page) -> dict:
     return Page.read(page).token_data()
 
 
-class Shown:
+class OpenPage:
     """A page in the browser."""
 
     def __init__(self, browser, path: Path) -> None:
@@ -116,8 +116,8 @@ class Shown:
 
 
 @pytest.fixture
-def shown(browser, page) -> Shown:
-    return Shown(browser, page)
+def shown(browser, page) -> OpenPage:
+    return OpenPage(browser, page)
 
 
 def hits_of(excerpt: dict, data: dict) -> list[int]:
@@ -233,7 +233,7 @@ def test_the_keyboard_goes_everywhere(shown, data):
     assert shown.at() in hits
 
 
-def rows_of(shown: Shown, name: str) -> list[dict]:
+def rows_of(shown: OpenPage, name: str) -> list[dict]:
     """The rows of a figure's specification, with whole tips."""
     rows = json.loads(shown.text(f"#specification-{name}"))["data"]["values"]
     for row in rows:
@@ -253,7 +253,7 @@ def point(row: dict) -> str:
 def test_marks_have_tips(browser, evaluated):
     from selenium.webdriver.common.keys import Keys
 
-    shown = Shown(browser, evaluated)
+    shown = OpenPage(browser, evaluated)
     stops = shown.js("[...document.querySelectorAll('figure svg')].map(s => s.querySelectorAll('.role-mark [tabindex=\"0\"]').length)")
     assert set(stops) == {1}
     shown.js("document.querySelector('#figure-recall_accuracy .role-mark [tabindex=\"0\"]').focus()")
@@ -360,7 +360,7 @@ def many(words, tmp_path_factory) -> Comparison:
 
 
 def test_the_first_screen_has_every_model_with_its_line_in_place(browser, many):
-    shown = Shown(browser, many.folder / "report.html")
+    shown = OpenPage(browser, many.folder / "report.html")
     shown.emulate(width=1280, height=800)
     rows = shown.boxes(".models tbody tr")
     assert len(rows) == 1 + 9
@@ -377,20 +377,20 @@ def test_the_first_screen_has_every_model_with_its_line_in_place(browser, many):
 
 def test_no_name_is_too_long_for_any_window(browser, words, tmp_path):
     recallkit.gap(REFERENCE, [f"{'m' * 32}=control:bigram", "control:unigram"], slices=words, out=tmp_path)
-    shown = Shown(browser, write_report(tmp_path, options=ReportOptions(slices=words)).page)
+    shown = OpenPage(browser, write_report(tmp_path, options=ReportOptions(slices=words)).page)
     for width in (1280, 1100, 865, 768, 641, 390):
         shown.emulate(width=width)
         assert shown.js("document.documentElement.scrollWidth") <= width
 
 
-def column(shown: Shown, table: str, at: int) -> list[str]:
+def column(shown: OpenPage, table: str, at: int) -> list[str]:
     return shown.js(f"[...document.querySelectorAll('{table} tbody tr')].map(row => row.cells[{at}].textContent)")
 
 
 def test_tables_are_sorted_as_numbers_and_filtered_by_a_word(browser, many):
     from selenium.webdriver.common.keys import Keys
 
-    shown = Shown(browser, many.folder / "report.html")
+    shown = OpenPage(browser, many.folder / "report.html")
     table = "#losses-1 .documents"
     shown.choose("#losses-model", 1)
     heads = shown.js(f"[...document.querySelectorAll('{table} th[scope=col]')].map(head => head.textContent)")
@@ -420,7 +420,7 @@ def test_tables_are_sorted_as_numbers_and_filtered_by_a_word(browser, many):
 
 
 def test_links_of_a_model_lead_to_its_tokens_and_documents(browser, many):
-    shown = Shown(browser, many.folder / "report.html")
+    shown = OpenPage(browser, many.folder / "report.html")
     data = Page.read(shown.path).token_data()
     choices = shown.js("['model', 'losses-model'].map(id => [...document.getElementById(id).options].map(option => option.text))")
     assert choices == [many.models, many.models], "the names that titles have"
@@ -458,7 +458,7 @@ def test_the_contents_stay_in_view_and_mark_the_section_that_is_read(shown):
 
 
 def test_on_a_phone_every_column_can_be_reached(browser, many):
-    shown = Shown(browser, many.folder / "report.html")
+    shown = OpenPage(browser, many.folder / "report.html")
     shown.emulate(width=390, height=844)
     assert shown.js("document.documentElement.scrollWidth") <= 390
     cells = shown.boxes(".models tbody :is(th, td):not(:empty)")
@@ -516,7 +516,7 @@ def test_text_has_a_contrast_of_at_least_4_5_on_every_colour(shown, data, scheme
 
 
 def test_in_print_and_without_scripts_there_is_nothing_to_press(browser, page):
-    shown = Shown(browser, page)
+    shown = OpenPage(browser, page)
     shown.emulate("dark", media="print")
     assert shown.js("getComputedStyle(document.body).backgroundColor") in ("rgb(255, 255, 255)", "rgba(0, 0, 0, 0)")
     assert not any(element.is_displayed() for element in shown.all("nav, .controls, select, input, .tip, .keys"))
@@ -538,7 +538,7 @@ def test_in_print_and_without_scripts_there_is_nothing_to_press(browser, page):
 def test_hostile_text_is_shown_and_nothing_of_it_runs(browser, hostile):
     written = write_report(hostile)
     data = Page.read(written.page).token_data()
-    shown = Shown(browser, written.page)
+    shown = OpenPage(browser, written.page)
     assert shown.requests() == [written.page.as_uri()]
     assert shown.complaints() == []
     assert shown.all("img") == []
@@ -587,7 +587,7 @@ def evaluated(home, tmp_path_factory) -> Path:
 
 
 def test_prompts_and_generations_are_filtered_and_are_text(browser, evaluated):
-    shown = Shown(browser, evaluated)
+    shown = OpenPage(browser, evaluated)
     assert shown.requests() == [evaluated.as_uri()]
     assert shown.complaints() == []
     data = json.loads(Page.read(evaluated).with_id("samples"))

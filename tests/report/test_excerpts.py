@@ -171,13 +171,13 @@ def test_a_model_with_another_tokenizer_and_text_in_bytes(hostile):
 
 def test_no_more_bytes_than_there_is_room_for(comparison):
     whole = token_view(comparison)
-    assert whole.shown == len(json.loads(whole.data)["excerpts"])
+    assert whole.num_excerpts == len(json.loads(whole.data)["excerpts"])
     sizes = []
     for most in (200, 10_000, len(whole.data.encode()) + 1000):
         view = token_view(comparison, most_bytes=most)
         assert len(view.data.encode()) < most + 400, "the names of models, sources and columns come on top"
-        sizes.append(view.shown)
-    assert 0 == sizes[0] < sizes[1] < sizes[2] == whole.shown
+        sizes.append(view.num_excerpts)
+    assert 0 == sizes[0] < sizes[1] < sizes[2] == whole.num_excerpts
 
 
 def test_scores_of_another_reading_are_not_shown(words, tmp_path):

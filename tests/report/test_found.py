@@ -9,13 +9,13 @@ import pytest
 
 from recallkit.errors import UserError
 from recallkit.report.write import find_results
-from recallkit.storage import manifests, schemas
+from recallkit.storage import records, schemas
 from recallkit.storage.artifacts import write_parquet
 
 
 @pytest.fixture(autouse=True)
 def _kinds_without_fields(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifests, "KINDS", {})
+    monkeypatch.setattr(records, "KINDS", {})
     monkeypatch.setattr(schemas, "LAYOUTS", {})
 
 

@@ -238,10 +238,10 @@ def test_where_the_text_has_no_ar_hits_the_page_does_not_say_how_to_show_it(smal
 
 def test_what_a_column_says_in_every_row_is_said_once():
     rows = [["a", "12", "x", "", "2 %"], ["b", "12", "y", "–", "2 %"], ["c", "12", "x", "–", ""], ["d", "12", "x", "–", "2 %"]]
-    page = Page(markup.titled_table(Table("T", ["model", "to\nkens", "kind", "note", "share"], rows, "Before.")))
+    page = Page(markup.part("titled_table", Table("T", ["model", "to\nkens", "kind", "note", "share"], rows, "Before.")))
     assert page.tables()["T"] == [["model", "kind"], ["a", "x"], ["b", "y"], ["c", "x"], ["d", "x"]]
     assert page.texts("p") == ["Before. To kens: 12 in every row. Share: 2 % in every row."]
-    two = Page(markup.titled_table(Table("T", ["model", "tokens"], [row[:2] for row in rows[:2]])))
+    two = Page(markup.part("titled_table", Table("T", ["model", "tokens"], [row[:2] for row in rows[:2]])))
     assert two.tables()["T"][0] == ["model", "tokens"], "two rows may be equal by chance"
 
 
