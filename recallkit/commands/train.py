@@ -96,15 +96,15 @@ def train(asked: Train) -> Outcome[Union["TrainingTables", "TradeoffTables"]]:
     """
     out = path(asked.out)
     if asked.model is None:
-        from recallkit.training.sweep import plan_sweep
+        from recallkit.training.run import plan_sweep
         from recallkit.training.view import SweepView
 
         sweep = plan_sweep(asked.preset, asked.task or "", asked, out, asked.device)
         tradeoff = sweep.train(workers=asked.workers, force=asked.force)
         return Outcome.of(tradeoff, lambda: SweepView(sweep.folder, tradeoff))
     from recallkit import builtin
-    from recallkit.training.loop import is_first
-    from recallkit.training.text import train_text
+    from recallkit.training.processes import is_first
+    from recallkit.training.run import train_text
     from recallkit.training.view import TrainingView
 
     text = builtin.or_builtin(asked, builtin.TRAINING_TEXT)

@@ -120,26 +120,10 @@ class RecallPlan:
             timings.keep(f"{model}, {task}", listing, "evaluating")
         with timings.stage("comparing"):
             tables = compare_recall({pair: table.path for pair, table in self.documents.items()})
-        facts = {**identity, "reference": models[0], "models": models, **self._facts()}
+        rows = {task: rows.facts() for task, rows in self.rows.items()}
+        facts = {**identity, "reference": models[0], "models": models, "rows": rows}
         question.write(tables, facts, timings)
         return tables, folder
-
-    def _facts(self) -> dict[str, Any]:
-        """The fields of the comparison's manifest on rows and options."""
-        options = self.options
-        facts: dict[str, Any] = {}
-        for name in NEEDLE_OPTIONS:
-            if name in options.not_usual():
-                facts[name] = getattr(options, name)
-        if options.data is not None and not self.rows.keys().isdisjoint(NEEDLE_TASKS):
-            facts["haystack"] = bare(str(options.data))
-        facts["rows"] = {task: rows.facts() for task, rows in self.rows.items()}
-        contexts = {name: model.options.context for name, model in self.models.items()}
-        facts["contexts"] = {name: size for name, size in contexts.items() if size is not None}
-        facts["limit"] = options.limit
-        if _has_own_cut(options):
-            facts["cut_tokens"] = options.kept_tokens
-        return facts
 
     def _evaluate(self, model: EvaluatedModel, task: str, result: Result) -> None:
         """Makes one documents table."""

@@ -415,13 +415,6 @@ class Recall(Manifest):
     models: list[str]
     tasks: list[str]
     rows: dict[str, Rows]
-    contexts: dict[str, int]
-    limit: int | None
-    haystack: NotRequired[str]
-    lengths: NotRequired[Any]
-    samples: NotRequired[int]
-    seed: NotRequired[int]
-    cut_tokens: NotRequired[int | None]
 
 
 class AnswerOptions(TypedDict):
@@ -515,19 +508,11 @@ class TrainingOptions(TypedDict):
     text: TextIdentity
 
 
-class Asked(TypedDict):
-    """What the user typed."""
-
-    model: str
-    tokenizer: str | None
-    checkpoint_every: int | None
-
-
 class Training(Manifest):
     """A training on text."""
 
     options: TrainingOptions
-    asked: Asked
+    checkpoint_every: int | None
     names: list[str]
     parameters: int
     num_steps: int
@@ -569,21 +554,11 @@ class SweepOptions(TypedDict):
     runs: list[Run]
 
 
-class Choices(TypedDict):
-    """Options of a sweep that are not those of its preset."""
-
-    learning_rates: NotRequired[list[float]]
-    mixers: NotRequired[list[str]]
-    widths: NotRequired[list[int]]
-    steps: NotRequired[int]
-
-
 class Tradeoff(Manifest):
     """A sweep of trainings."""
 
     options: SweepOptions
     task: str
-    choices: Choices
     machines: list[str]
 
 

@@ -65,34 +65,28 @@ def make_lists(
     asks once.)
     """
     places = length // 2 + 1
-    made, asked = (
-        np.empty((num_rows, 2 * places), np.int64),
-        np.zeros((num_rows, 2 * places - 1), bool),
-    )
-    for row, row_asked in zip(made, asked, strict=True):
+    rows = np.empty((num_rows, 2 * places), np.int64)
+    is_asked = np.zeros((num_rows, 2 * places - 1), bool)
+    for place in range(num_rows):
         num = int(rng.choice(pairs))
         drawn = rng.choice(ids, 2 * num, replace=False)
         order = np.concatenate([np.arange(num), rng.integers(0, num, places - num)])
-        row[0::2], row[1::2] = drawn[:num][order], drawn[num:][order]
-        row_asked[2 * num :: 2] = True
-    targets = np.where(asked[:, :length], made[:, 1 : length + 1], NOT_ASKED)
-    return torch.from_numpy(made[:, :length].copy()), torch.from_numpy(targets)
+        rows[place, 0::2], rows[place, 1::2] = drawn[:num][order], drawn[num:][order]
+        is_asked[place, 2 * num :: 2] = True
+    targets = np.where(is_asked[:, :length], rows[:, 1 : length + 1], NOT_ASKED)
+    return torch.from_numpy(rows[:, :length].copy()), torch.from_numpy(targets)
 
 
 def accuracies(trainer: Trainer) -> list[float]:
     """The shares of values that are the most likely id, in test lists of `TEST_PAIRS`."""
-    found, ids = [], list_ids(trainer.model.config.vocab_size)
+    shares, every_id = [], list_ids(trainer.model.config.vocab_size)
     length = min(TEST_LENGTH, trainer.model.max_length or TEST_LENGTH)
     for pairs in TEST_PAIRS:
-        made = make_lists(
-            np.random.default_rng([TEST_SEED, pairs]),
-            TEST_ROWS,
-            length,
-            [pairs],
-            ids,
-        )
-        found.append(measure(trainer.model, Examples(*made, torch.zeros_like(made[0]))).accuracy)
-    return found
+        rng = np.random.default_rng([TEST_SEED, pairs])
+        ids, targets = make_lists(rng, TEST_ROWS, length, [pairs], every_id)
+        test = Examples(ids, targets, torch.zeros_like(ids))
+        shares.append(measure(trainer.model, test).accuracy)
+    return shares
 
 
 def learn_lists(trainer: Trainer, seed: int) -> Iterator[int]:
@@ -105,16 +99,14 @@ def learn_lists(trainer: Trainer, seed: int) -> Iterator[int]:
     ids, average, last = every_id[:FIRST_IDS], 0.0, STEPS
     for step in range(1, STEPS + 1):
         share = min(step / WARM_UP_STEPS, max(FLOOR, (last + 1 - step) / LAST_STEPS), 1.0)
-        _, right = trainer.step(
-            *make_lists(rng, TOKENS // LENGTH, LENGTH, PAIRS, ids),
-            share,
-            torch.from_numpy(ids),
-        )
+        rows, targets = make_lists(rng, TOKENS // LENGTH, LENGTH, PAIRS, ids)
+        _, right = trainer.step(rows, targets, share, torch.from_numpy(ids))
         average = MEMORY * average + (1 - MEMORY) * right
         if step % MEASURED_EVERY == 0 or step == last:
             accuracy = accuracies(trainer)
             yield step
-            last = min(last, step + LAST_STEPS) if min(accuracy) >= LEARNT else last
+            if min(accuracy) >= LEARNT:
+                last = min(last, step + LAST_STEPS)
             if step == last or (step >= STUCK_STEPS and len(ids) == FIRST_IDS):
                 return
         if average >= READY:

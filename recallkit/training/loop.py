@@ -8,7 +8,6 @@ train.
 from __future__ import annotations
 
 import math
-import os
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 EMBEDDING_STD = 0.02
 MEASURED_TOKENS = 1 << 16
 """Ids per batch when accuracy is measured."""
+_NUMBERS = ("learning_rate", "lowest", "warm_up", "falling", "weight_decay", "clip", "muon")
 BYTES_PER_ELEMENT = 4
 """States are counted in float32, in which recurrences keep them even where products are in half
 precision."""
@@ -68,30 +68,17 @@ class Recipe:
     def __post_init__(self) -> None:
         """Raises ValueError for what is no recipe; it may come from a file."""
         betas = self.betas if isinstance(self.betas, tuple) else ()
-        numbers = {
-            name: getattr(self, name)
-            for name in (
-                "learning_rate",
-                "lowest",
-                "warm_up",
-                "falling",
-                "weight_decay",
-                "clip",
-                "muon",
-            )
-        }
-        for name, value in {
-            **numbers,
-            **{f"beta {place}": beta for place, beta in enumerate(betas, 1)},
-        }.items():
+        numbers = {f"beta {place}": beta for place, beta in enumerate(betas, 1)}
+        for name in _NUMBERS:
+            numbers[name] = getattr(self, name)
+        for name, value in numbers.items():
             if type(value) not in (int, float) or not 0 <= value < math.inf:
                 raise ValueError(f"{name} is {value!r}, not a number of at least 0")
         if len(betas) != 2 or max(betas) >= 1:
             raise ValueError(f"betas are {self.betas!r}, not two numbers below 1")
-        if not self.learning_rate >= self.lowest or not self.learning_rate * self.falling > 0 or self.falling > 1:
-            raise ValueError(
-                "learning_rate and falling are above 0, falling is at most 1, and lowest is not above learning_rate",
-            )
+        if self.learning_rate <= 0 or not 0 < self.falling <= 1 or self.lowest > self.learning_rate:
+            wanted = "learning_rate and falling are above 0, falling is at most 1"
+            raise ValueError(f"{wanted}, and lowest is not above learning_rate")
         if type(self.batch) is not int or self.batch < 1:
             raise ValueError(f"batch is {self.batch!r}, not a whole number of at least 1")
         if self.decay not in ("cosine", "linear") or not isinstance(self.lists, bool):
@@ -102,7 +89,9 @@ class Recipe:
         rising = self.warm_up if self.warm_up >= 1 else max(1, round(self.warm_up * num_steps))
         lowest = self.lowest / self.learning_rate
         left = (num_steps - step) / num_steps
-        falls = 0.5 - 0.5 * math.cos(math.pi * left) if self.decay == "cosine" else min(1.0, left / self.falling)
+        falls = min(1.0, left / self.falling)
+        if self.decay == "cosine":
+            falls = 0.5 - 0.5 * math.cos(math.pi * left)
         return min((step + 1) / rising, lowest + (1 - lowest) * falls)
 
 
@@ -124,14 +113,14 @@ class Answers(nn.Module):
 
         The head is applied to what is asked for alone: it is most of a small model's work.
         """
-        asked = targets != NOT_ASKED
-        head, wanted = self.model.head_weight, targets[asked]
+        is_asked = targets != NOT_ASKED
+        head, wanted = self.model.head_weight, targets[is_asked]
         if among is not None:
             places = torch.empty(len(head), dtype=torch.int64, device=ids.device)
             places[among] = torch.arange(len(among), device=ids.device)
             head, wanted = head[among], places[wanted]
         with torch.autocast("cuda", torch.bfloat16, enabled=ids.is_cuda):
-            logits = functional.linear(self.model.hidden(ids)[asked], head).float()
+            logits = functional.linear(self.model.hidden(ids)[is_asked], head).float()
         nll = functional.cross_entropy(logits, wanted, reduction="sum")
         return nll, logits.detach().argmax(-1) == wanted, self.model.auxiliary_loss()
 
@@ -152,7 +141,9 @@ class Trainer:
         several add up."""
         self.model, self.recipe, self.micro_batch = model.train(), recipe, micro_batch
         self.optimisers = optimisers(model, recipe)
-        self.rank, self.world = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
+        self.rank, self.world = 0, 1
+        if distributed.is_initialized():
+            self.rank, self.world = distributed.get_rank(), distributed.get_world_size()
         answers: Any = Answers(model)
         if self.world > 1:
             answers = nn.parallel.DistributedDataParallel(answers)
@@ -167,9 +158,9 @@ class Trainer:
     ) -> tuple[float, float]:
         """One step at a share of the learning rates: `gradients`, `update`. Returns what
         `gradients` does."""
-        found = self.gradients(ids, targets, among)
+        loss_nats, accuracy = self.gradients(ids, targets, among)
         self.update(share)
-        return found
+        return loss_nats, accuracy
 
     def gradients(
         self,
@@ -184,18 +175,22 @@ class Trainer:
         device = self.model.embedding.weight.device
         num_rows, num_asked = len(ids), int((targets != NOT_ASKED).sum())
         mine = slice(self.rank, None, self.world)
-        parts = [torch.split(part.to(device), self.micro_batch or num_rows) for part in (ids[mine], targets[mine])]
-        found = torch.zeros(2, device=device)
-        for number, (some, wanted) in enumerate(zip(*parts, strict=True), 1):
-            is_last = number == len(parts[0])
-            with nullcontext() if is_last or self.world == 1 else self.answers.no_sync():
-                nll, right, extra = self.answers(some, wanted, among)
-                loss = nll / num_asked if extra is None else nll / num_asked + extra * (len(some) / num_rows)
+        size = self.micro_batch or num_rows
+        inputs = torch.split(ids[mine].to(device), size)
+        wanted = torch.split(targets[mine].to(device), size)
+        sums = torch.zeros(2, device=device)  # of NLLs in nats, and of right answers
+        for place, (part, answers) in enumerate(zip(inputs, wanted, strict=True), 1):
+            joins = place == len(inputs) and self.world > 1
+            with nullcontext() if joins or self.world == 1 else self.answers.no_sync():
+                nll, right, extra = self.answers(part, answers, among)
+                loss = nll / num_asked
+                if extra is not None:
+                    loss = loss + extra * (len(part) / num_rows)
                 (loss * self.world).backward()  # gradients are averaged over processes
-            found += torch.stack([nll.detach(), right.sum()])
+            sums += torch.stack([nll.detach(), right.sum()])
         if self.world > 1:
-            distributed.all_reduce(found)
-        loss_nats, accuracy = (found / num_asked).tolist()
+            distributed.all_reduce(sums)
+        loss_nats, accuracy = (sums / num_asked).tolist()
         return loss_nats, accuracy
 
     def update(self, share: float) -> None:
@@ -210,56 +205,57 @@ class Trainer:
 
     def state(self) -> dict[str, Tensor]:
         """Weights and what the optimisers keep, by name."""
-        kept = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         for number, optimiser in enumerate(self.optimisers):
             for place, values in optimiser.state_dict()["state"].items():
-                kept |= {f"optimiser.{number}.{place}.{name}": value for name, value in values.items()}
-        return kept
+                for name, value in values.items():
+                    tensors[f"optimiser.{number}.{place}.{name}"] = value
+        return tensors
 
-    def restore(self, kept: dict[str, Tensor]) -> None:
+    def restore(self, tensors: dict[str, Tensor]) -> None:
         """Takes up a `state`."""
-        self.model.load_state_dict(
-            {name.removeprefix("model."): value for name, value in kept.items() if name.startswith("model.")},
-        )
-        for number, optimiser in enumerate(self.optimisers):
-            states: dict[int, dict[str, Tensor]] = {}
-            for name, value in kept.items():
-                if name.startswith(f"optimiser.{number}."):
-                    place, entry = name.split(".")[2:]
-                    states.setdefault(int(place), {})[entry] = value
-            optimiser.load_state_dict(
-                {"state": states, "param_groups": optimiser.state_dict()["param_groups"]},
-            )
+        weights: dict[str, Tensor] = {}
+        states: list[dict[int, dict[str, Tensor]]] = [{} for _ in self.optimisers]
+        for name, value in tensors.items():
+            kind, _, rest = name.partition(".")
+            if kind == "model":
+                weights[rest] = value
+            else:
+                number, place, entry = rest.split(".")
+                states[int(number)].setdefault(int(place), {})[entry] = value
+        self.model.load_state_dict(weights)
+        for optimiser, state in zip(self.optimisers, states, strict=True):
+            groups = optimiser.state_dict()["param_groups"]
+            optimiser.load_state_dict({"state": state, "param_groups": groups})
 
 
 def optimisers(model: LanguageModel, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """AdamW for all parameters; or Muon for the matrices of blocks, and AdamW, without weight
     decay, for the rest."""
-    matrices = [(name, module.weight) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    by_muon = [weight for name, weight in matrices if name.startswith("blocks.") and min(weight.shape) > 1] if recipe.muon else []
-    decayed = [weight for name, weight in matrices if "filter" not in name] if not recipe.muon else []
-    apart = set(map(id, by_muon + decayed))
-    rest = [parameter for parameter in model.parameters() if id(parameter) not in apart]
-    groups = [
-        {"params": decayed, "weight_decay": recipe.weight_decay},
-        {"params": rest, "weight_decay": 0.0},
-    ]
-    made: list[torch.optim.Optimizer] = [
-        torch.optim.AdamW(
-            [g for g in groups if g["params"]],
-            lr=recipe.learning_rate,
-            betas=recipe.betas,
-        ),
-    ]
+    by_muon, decayed = [], []
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.Linear):
+            continue
+        if not recipe.muon and "filter" not in name:
+            decayed.append(module.weight)
+        if recipe.muon and name.startswith("blocks.") and min(module.weight.shape) > 1:
+            by_muon.append(module.weight)
+    others = set(map(id, by_muon + decayed))
+    rest = [parameter for parameter in model.parameters() if id(parameter) not in others]
+    groups = [{"params": rest, "weight_decay": 0.0}]
+    if decayed:
+        groups.insert(0, {"params": decayed, "weight_decay": recipe.weight_decay})
+    rate, betas = recipe.learning_rate, recipe.betas
+    both: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=rate, betas=betas)]
     if by_muon:
-        made.append(torch.optim.Muon(by_muon, lr=recipe.muon, momentum=0.95, weight_decay=0.01))
-    for optimiser in made:
+        both.append(torch.optim.Muon(by_muon, lr=recipe.muon, momentum=0.95, weight_decay=0.01))
+    for optimiser in both:
         for group in optimiser.param_groups:
             group["initial_lr"] = group["lr"]
-    return made
+    return both
 
 
-def made_model(seed: int, config: ArchitectureConfig) -> LanguageModel:
+def new_model(seed: int, config: ArchitectureConfig) -> LanguageModel:
     """A model with random weights, the same for a seed; small embeddings, since the head is tied to
     them.
 
@@ -295,65 +291,29 @@ def batches(sizes: Sequence[int], batch: int, seed: int) -> Iterator[tuple[int, 
     """
     generator = torch.Generator().manual_seed(seed)
     while True:
-        orders = [torch.randperm(size, generator=generator) for size in sizes]
-        epoch = [(part, rows) for part, order in enumerate(orders) for rows in torch.split(order[: len(order) - len(order) % batch], batch)]
-        turns = range(len(epoch)) if len(sizes) == 1 else torch.randperm(len(epoch), generator=generator).tolist()
-        yield from (epoch[turn] for turn in turns)
+        epoch = []
+        for place, size in enumerate(sizes):
+            order = torch.randperm(size, generator=generator)
+            complete = order[: size - size % batch]
+            epoch += [(place, rows) for rows in torch.split(complete, batch)]
+        turns = list(range(len(epoch)))
+        if len(sizes) > 1:
+            turns = torch.randperm(len(epoch), generator=generator).tolist()
+        for turn in turns:
+            yield epoch[turn]
 
 
 @torch.no_grad()
 def measure(model: LanguageModel, test: Examples) -> Measured:
     """Accuracy and loss on all of the test examples."""
     answers, device = Answers(model.eval()), model.embedding.weight.device
-    found, is_right = torch.zeros(2, device=device), []
-    for rows in torch.split(
-        torch.arange(len(test.ids)),
-        max(1, MEASURED_TOKENS // test.ids.shape[1]),
-    ):
+    sums, parts = torch.zeros(2, device=device), []
+    size = max(1, MEASURED_TOKENS // test.ids.shape[1])
+    for rows in torch.split(torch.arange(len(test.ids)), size):
         nll, right, _ = answers(test.ids[rows].to(device), test.targets[rows].to(device))
-        found += torch.stack([nll, right.sum()])
-        is_right.append(right.cpu())
+        sums += torch.stack([nll, right.sum()])
+        parts.append(right.cpu())
     model.train()
-    every = torch.cat(is_right)
-    loss_nats, accuracy = (found / len(every)).tolist()
-    return Measured(accuracy, loss_nats, every)
-
-
-# ---------------------------------------------------------------------------------------- processes
-
-
-def join_processes(device: torch.device) -> torch.device:
-    """Joins the process group that torchrun has begun, if it has; the device of this process."""
-    if "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":  # schedulers set the latter alone
-        return device
-    if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return device
-
-
-def is_first() -> bool:
-    """Whether this is the process that writes."""
-    return os.environ.get("RANK", "0") == "0"
-
-
-def wait_for_all() -> None:
-    """Returns once every process of the group, if there is one, is here."""
-    if distributed.is_initialized():
-        distributed.barrier()
-
-
-def from_first(value: Any) -> Any:
-    """What the first process gives."""
-    given = [value]
-    if distributed.is_initialized():
-        distributed.broadcast_object_list(given)
-    return given[0]
-
-
-def leave_processes() -> None:
-    """Waits for all, and ends the group."""
-    wait_for_all()
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
+    is_right = torch.cat(parts)
+    loss_nats, accuracy = (sums / len(is_right)).tolist()
+    return Measured(accuracy, loss_nats, is_right)

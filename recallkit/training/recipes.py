@@ -70,41 +70,32 @@ class Trained(NamedTuple):
     seq_len: int
 
 
-def find(model: str, asked: TextTrainingOptions) -> Trained:
+def find(model: str, options: TextTrainingOptions) -> Trained:
     """`zoo:NAME`, a preset, or a .toml file with tables model and recipe; the recipe is changed by
-    what is asked for.
+    the options.
 
     Raises UserError for an unknown name, and for a file that is not such a table.
     """
-    found = _found(model, asked.seq_len)
-    recipe = replace(
-        found.recipe,
-        batch=asked.batch or found.recipe.batch,
-        lists=found.recipe.lists and not asked.no_lists,
-    )
-    if (rates := asked.learning_rates) is not None:
+    trained = _named(model, options.seq_len)
+    recipe = trained.recipe
+    lists = recipe.lists and not options.no_lists
+    recipe = replace(recipe, batch=options.batch or recipe.batch, lists=lists)
+    rates = options.learning_rates
+    if rates is not None:
         rate = rates[0] if isinstance(rates, Sequence) else rates
         scale = rate / recipe.learning_rate
-        recipe = replace(
-            recipe,
-            learning_rate=rate,
-            lowest=recipe.lowest * scale,
-            muon=recipe.muon * scale,
-        )
-    return found._replace(recipe=recipe)
+        lowest, muon = recipe.lowest * scale, recipe.muon * scale
+        recipe = replace(recipe, learning_rate=rate, lowest=lowest, muon=muon)
+    return trained._replace(recipe=recipe)
 
 
-def _found(model: str, seq_len: int | None) -> Trained:
+def _named(model: str, seq_len: int | None) -> Trained:
     if model.endswith(".toml"):
         return _read(Path(model), seq_len or config.SEQ_LEN)
     if model.startswith(zoo.PREFIX):
         name, length = model.removeprefix(zoo.PREFIX), seq_len or zoo.CONTEXT
-        return Trained(
-            model,
-            zoo.architecture(name, context=length),
-            zoo_recipe(ZOO_RATES.get(name, 1.0)),
-            length,
-        )
+        architecture = zoo.architecture(name, context=length)
+        return Trained(model, architecture, zoo_recipe(ZOO_RATES.get(name, 1.0)), length)
     if not difflib.get_close_matches(model, presets.PRESETS, n=1):  # too many to list
         remedy = "give one of `recallkit models --presets`, zoo:NAME or a .toml file"
         raise UserError("no such preset", where=model, remedy=remedy)
@@ -116,18 +107,25 @@ def _found(model: str, seq_len: int | None) -> Trained:
 def _read(path: Path, seq_len: int) -> Trained:
     """Example: [model] d_model = 256, layers = [{mixer = "mamba"}, {mixer = "attention"}]; [recipe]
     batch = 16."""
-    remedy = "give it a table model, as config.json has it (docs/train.md), and a table recipe, if any"
     try:
-        given: dict[str, Any] = tomllib.loads(read_file(path).decode())
-        if unknown := sorted(set(given) - {"model", "recipe"}):
-            raise ValueError(f"unknown tables {', '.join(unknown)}")  # noqa: TRY301 - as those of the parser
-        made = ArchitectureConfig.from_json({"vocab_size": 1, **given["model"]})
-        recipe = given.get("recipe", {})
-        if unknown := sorted(set(recipe) - {field.name for field in fields(Recipe)}):
-            raise ValueError(f"a recipe has no {', '.join(unknown)}")  # noqa: TRY301
+        tables: dict[str, Any] = tomllib.loads(read_file(path).decode())
+        _check_names("unknown tables", tables, {"model", "recipe"})
+        architecture = ArchitectureConfig.from_json({"vocab_size": 1, **tables["model"]})
+        recipe = tables.get("recipe", {})
+        _check_names("a recipe has no", recipe, {field.name for field in fields(Recipe)})
         if isinstance(rate := recipe.get("learning_rate"), float):
             recipe.setdefault("lowest", rate / 10)  # as that of the papers
-        recipe |= {"betas": tuple(recipe["betas"])} if isinstance(recipe.get("betas"), list) else {}
-        return Trained(path.stem, made, replace(PAPER, **recipe), seq_len)
+        if isinstance(recipe.get("betas"), list):
+            recipe["betas"] = tuple(recipe["betas"])
+        return Trained(path.stem, architecture, replace(PAPER, **recipe), seq_len)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"not a model to train ({error})", where=path, remedy=remedy) from error
+        model = "a table model, as config.json has it (docs/train.md)"
+        remedy = f"give it {model}, and a table recipe, if any"
+        problem = f"not a model to train ({error})"
+        raise UserError(problem, where=path, remedy=remedy) from error
+
+
+def _check_names(problem: str, table: Mapping[str, Any], names: set[str]) -> None:
+    """Raises ValueError, as the parser does, for what is not among these names."""
+    if unknown := sorted(set(table) - names):
+        raise ValueError(f"{problem} {', '.join(unknown)}")

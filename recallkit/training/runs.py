@@ -32,6 +32,10 @@ TAPS = 3
 """Of the short filter of a BaseConv."""
 
 
+_OF_RUN = ("learning_rate", "batch", "steps", "measured_every", "seed")
+_OF_PRESET = ("examples", "test_examples", "vocab", "steps", "batch", "layers")
+
+
 class Part(NamedTuple):
     """A set of examples of one shape: ids of a sequence, key-value pairs in it, number of
     examples."""
@@ -55,9 +59,11 @@ class Task(NamedTuple):
     @property
     def shown(self) -> str:
         """The task, what is trained on, and what is tested on where that differs."""
-        named = ", ".join([self.name, *(f"{option} {value}" for option, value in self.options)])
-        trained, tested = (_shape(parts) for parts in (self.training, self.test))
-        return f"{named}: {trained}" if trained == tested else f"{named}: trained on {trained}, tested on {tested}"
+        name = ", ".join([self.name, *(f"{option} {value}" for option, value in self.options)])
+        trained, tested = _shape(self.training), _shape(self.test)
+        if trained == tested:
+            return f"{name}: {trained}"
+        return f"{name}: trained on {trained}, tested on {tested}"
 
 
 class Run(NamedTuple):
@@ -77,13 +83,10 @@ class Run(NamedTuple):
     def identity(self) -> dict[str, Any]:
         """All choices as JSON, without the names: a run belongs to every sweep that has it. Of
         functions and plug-ins, their code."""
-        task = {
-            **self.task._asdict(),
-            "name": identify_task(self.task.name),
-            "options": dict(self.task.options),
-        }
-        chosen = {name: getattr(self, name) for name in ("learning_rate", "batch", "steps", "measured_every", "seed")}
-        return {"config": self.config.identity(), "task": task, **chosen}
+        task = self.task._asdict()
+        task |= {"name": identify_task(self.task.name), "options": dict(self.task.options)}
+        choices = {name: getattr(self, name) for name in _OF_RUN}
+        return {"config": self.config.identity(), "task": task, **choices}
 
     @property
     def digest(self) -> str:
@@ -98,106 +101,86 @@ def runs_of(name: str, task: str, choices: SweepOptions) -> list[Run]:
     `task`: a name, and its options after commas. Raises UserError for names that there are not, and
     for sizes that do not fit together.
     """
-    chosen = {name: getattr(choices, name) for name in ("examples", "test_examples", "vocab", "steps", "batch", "layers")}
-    preset = replace(
-        PRESETS[name],
-        **{name: value for name, value in chosen.items() if value is not None},
-    )
-    given: Any = choices.learning_rates
-    swept, rates = _options(names(choices.mixer_options)), numbers(given) or preset.learning_rates
-    found: dict[str, Run] = {}
-    used: set[str] = set()
+    preset = _changed(PRESETS[name], choices)
+    further, used = _options(names(choices.mixer_options)), set[str]()
+    runs: dict[str, Run] = {}
     for shapes in preset.tasks:
-        made = _task(preset, task, choices, *shapes)
+        examples = _task(preset, task, choices, *shapes)
         for label in names(choices.mixers) or preset.lines:
             line = preset.lines.get(label, Line(label))
-            known = {option for mixer in line.mixers.split("+") for option in _known(mixer)}
-            options = {
-                **line.options,
-                **{option: values for option, values in swept.items() if option in known},
-            }
+            mixers = line.mixers.split("+")
+            known = {option for mixer in mixers for option in _known(mixer)}
+            options: dict[str, Sequence[Any]] = dict(line.options)
+            options |= {option: values for option, values in further.items() if option in known}
             used |= options.keys()
-            for width, *values in itertools.product(
-                numbers(choices.widths) or line.widths or preset.widths,
-                *options.values(),
-            ):
-                sizes = {option: width if value == AS_WIDE else value for option, value in zip(options, values, strict=True)}
+            widths = numbers(choices.widths) or line.widths or preset.widths
+            for width, *values in itertools.product(widths, *options.values()):
+                sizes = dict(zip(options, values, strict=True))
+                sizes = {name: width if size == AS_WIDE else size for name, size in sizes.items()}
                 size = ", ".join(f"{option} {value}" for option, value in sizes.items())
-                config = _config(line.mixers.split("+"), sizes, width, preset, made)
-                for rate in rates:
-                    run = Run(
-                        label,
-                        size,
-                        config,
-                        made,
-                        rate,
-                        *_steps(preset, made, width),
-                        choices.seed,
-                    )
-                    found.setdefault(run.digest, run)
-    if unused := sorted(swept.keys() - used):
-        raise UsageError(
-            f"none of these mixers has the option {unused[0]}",
-            where="--mixer-options",
-            remedy="leave it out",
-        )
-    return list(found.values())
+                config = _config(mixers, sizes, width, preset, examples)
+                steps = _steps(preset, examples, width)
+                for rate in preset.learning_rates:
+                    run = Run(label, size, config, examples, rate, *steps, choices.seed)
+                    runs.setdefault(run.digest, run)
+    if unused := sorted(further.keys() - used):
+        problem = f"none of these mixers has the option {unused[0]}"
+        raise UsageError(problem, where="--mixer-options", remedy="leave it out")
+    return list(runs.values())
+
+
+def _changed(preset: Preset, choices: SweepOptions) -> Preset:
+    """A preset with these choices in the place of its sizes and rates."""
+    changes = {name: getattr(choices, name) for name in _OF_PRESET}
+    rates: Any = choices.learning_rates
+    changes["learning_rates"] = numbers(rates) or None
+    changes = {name: value for name, value in changes.items() if value is not None}
+    return replace(preset, **changes)
 
 
 def _options(words: Sequence[str]) -> dict[str, list[Any]]:
     """feature_dim=4,8,window=16 -> {"feature_dim": [4, 8], "window": [16]}."""
-    found: dict[str, list[Any]] = {}
+    options: dict[str, list[Any]] = {}
     option = ""
-    for word in (each for some in words for each in some.split(",")):
-        named, _, value = word.rpartition("=")
-        option = named or option
+    for word in ",".join(words).split(",") if words else ():
+        name, _, value = word.rpartition("=")
+        option = name or option
         if not option or not value:
-            raise UsageError(
-                f"{word!r} is not the value of an option",
-                where="--mixer-options",
-                remedy="write feature_dim=4,8,window=16",
-            )
-        found.setdefault(option, []).append(value_of(value))
-    return found
+            remedy = "write feature_dim=4,8,window=16"
+            problem = f"{word!r} is not the value of an option"
+            raise UsageError(problem, where="--mixer-options", remedy=remedy)
+        options.setdefault(option, []).append(value_of(value))
+    return options
 
 
-def _task(preset: Preset, named: str, choices: SweepOptions, training: Shape, test: Shape) -> Task:
+def _task(preset: Preset, task: str, choices: SweepOptions, training: Shape, test: Shape) -> Task:
     """What is trained on and tested on, each number of pairs with an equal part of the examples.
     One of each is made, to see if it fits.
 
     A length or pairs that are chosen for training alone apply to the tests, too, where both are
     equal in the preset.
     """
-    name, options = task_of(named)
-    options = {option: value for option, value in preset.options.items() if option in options_of_task(name)} | options
+    name, options = task_of(task)
+    known = options_of_task(name)
+    usual = {option: value for option, value in preset.options.items() if option in known}
+    options = usual | options
     trained = (choices.seq_len or training[0], numbers(choices.pairs) or training[1])
     tested = trained if training == test else test
     tested = (choices.test_seq_len or tested[0], numbers(choices.test_pairs) or tested[1])
 
     def parts(length: int, pairs: Sequence[int], where: str, examples: int) -> tuple[Part, ...]:
         if examples < len(pairs):
-            raise UsageError(
-                f"fewer than {len(pairs)} numbers of pairs",
-                where=where,
-                remedy="give more",
-            )
+            problem = f"fewer than {len(pairs)} numbers of pairs"
+            raise UsageError(problem, where=where, remedy="give more")
+        sizes = {"num": 1, "length": length, "vocab": preset.vocab, "seed": 0}
         for number in pairs:
-            make_examples(
-                name,
-                num=1,
-                length=length,
-                pairs=number,
-                vocab=preset.vocab,
-                seed=0,
-                **options,
-            )
+            make_examples(name, pairs=number, **sizes, **options)
         return tuple(Part(length, number, examples // len(pairs)) for number in pairs)
 
-    made = (
-        parts(*trained, "--examples", preset.examples),
-        parts(*tested, "--test-examples", preset.test_examples),
-    )
-    return Task(name, *made, preset.vocab, tuple(sorted(options.items())), choices.seed)
+    of_training = parts(*trained, "--examples", preset.examples)
+    of_test = parts(*tested, "--test-examples", preset.test_examples)
+    chosen = tuple(sorted(options.items()))
+    return Task(name, of_training, of_test, preset.vocab, chosen, choices.seed)
 
 
 def _steps(preset: Preset, task: Task, width: int) -> tuple[int, int, int]:
@@ -208,11 +191,8 @@ def _steps(preset: Preset, task: Task, width: int) -> tuple[int, int, int]:
     batch = preset.batch or (8 if largest >= 512 else 16 if largest >= 256 else 64)
     fewest = min(part.examples for part in task.training)
     if batch > fewest:
-        raise UsageError(
-            f"{batch:,} is more than the {fewest:,} examples per number of pairs",
-            where="--batch",
-            remedy="give fewer",
-        )
+        problem = f"{batch:,} is more than the {fewest:,} examples per number of pairs"
+        raise UsageError(problem, where="--batch", remedy="give fewer")
     epoch = sum(part.examples // batch for part in task.training)
     steps = preset.steps or preset.epochs * epoch
     return batch, steps, min(epoch, max(1, steps // 8))
@@ -240,17 +220,11 @@ def _config(
     positions = "none" if taps or "base_conv" in mixers else preset.positions
     is_learned = positions == "learned" and any(map(_has_positions, mixers))
     more: dict[str, Any] = {"positions": "learned", "max_length": length} if is_learned else {}
-    layers = tuple(
-        _layers(mixers, {"short_conv": taps, **options}, width, preset.layers, positions, length),
-    )
+    more["mlp"] = "swiglu" if preset.mlp else "none"
+    options = {"short_conv": taps, **options}
+    layers = tuple(_layers(mixers, options, width, preset.layers, positions, length))
     try:
-        return ArchitectureConfig(
-            task.vocab,
-            width,
-            layers,
-            mlp="swiglu" if preset.mlp else "none",
-            **more,
-        )
+        return ArchitectureConfig(task.vocab, width, layers, **more)
     except ValueError as error:
         raise UserError(str(error), where=f"width {width}", remedy="choose other sizes") from error
 
@@ -280,13 +254,14 @@ def _layers(
             "num_layers": number,
             "head_size": min(64, width),
         }
-        usual |= {"rope_fraction": 0.0} if positions != "rotary" and _has_positions(mixer) else {}
-        usual |= {"max_length": length} if known.get("max_length") == "int" or options.get("feature_map") == "cosformer" else {}
-        usual |= {"state": width // 4} if mixer == "h3" else {}
-        yield LayerConfig(
-            mixer,
-            {name: value for name, value in {**usual, **options}.items() if name in known},
-        )
+        if positions != "rotary" and _has_positions(mixer):
+            usual["rope_fraction"] = 0.0
+        if known.get("max_length") == "int" or options.get("feature_map") == "cosformer":
+            usual["max_length"] = length
+        if mixer == "h3":
+            usual["state"] = width // 4
+        every = {**usual, **options}
+        yield LayerConfig(mixer, {name: every[name] for name in every if name in known})
 
 
 def _has_positions(mixer: str) -> bool:
@@ -295,6 +270,7 @@ def _has_positions(mixer: str) -> bool:
 
 
 def _shape(parts: Sequence[Part]) -> str:
-    lengths = " ".join(f"{length:,}" for length in sorted({part.length for part in parts}))
+    lengths = " ".join(map("{:,}".format, sorted({part.length for part in parts})))
     pairs = sorted({part.pairs for part in parts})
-    return f"{lengths} ids with {pairs[0]}{f' to {pairs[-1]}' if len(pairs) > 1 else ''} pairs"
+    rest = f" to {pairs[-1]}" if len(pairs) > 1 else ""
+    return f"{lengths} ids with {pairs[0]}{rest} pairs"

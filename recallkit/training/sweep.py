@@ -1,44 +1,33 @@
-"""A sweep: every run that is not done yet is trained, in one process or several, and the tables of
-all are written.
-
-A run's outcome is a file of its own, so that a sweep can be stopped at any time.
-"""
+"""The runs of a sweep as a job, in one process or several: each run's outcome is a file of its own,
+so that a sweep can be stopped at any time."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from recallkit import events
 from recallkit.config import VERSION
-from recallkit.declarations import parameters_of
-from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.models.devices import choose_device, describe_device
-from recallkit.options import SweepOptions
-from recallkit.parallel import work
 from recallkit.parallel.job import Done
 from recallkit.storage import artifacts
 from recallkit.storage.given_files import check_regular
 from recallkit.storage.records import RunOutcome, check_record
-from recallkit.storage.result import Question, folder_of
-from recallkit.storage.timings import Timings
 from recallkit.synthetic.tasks import NOT_ASKED, make_examples
-from recallkit.training.loop import BYTES_PER_ELEMENT, Recipe, Trainer, batches, made_model, measure
-from recallkit.training.runs import runs_of
-from recallkit.training.tables import TradeoffTables, make_tables
+from recallkit.training.loop import BYTES_PER_ELEMENT, Recipe, Trainer, batches, measure, new_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from recallkit.parallel.job import WorkerSlot
     from recallkit.synthetic.tasks import Examples
+    from recallkit.training.loop import Measured
     from recallkit.training.runs import Run, Task
 
 STOP_ABOVE = 0.99
@@ -46,20 +35,13 @@ STOP_ABOVE = 0.99
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
-    """A sweep and where it is written: `out`/runs has a file per run, `out`/sweeps/NAME its tables.
+class SweepJob:
+    """The job of `recallkit.parallel` whose items are indices of `runs`, each on a GPU of its own
+    if there is one. `folder` has a file per run."""
 
-    It is the job of `recallkit.parallel` whose items are indices of `runs`, each on a GPU of its
-    own if there is one.
-    """
-
-    preset: str
-    task: str
     runs: Sequence[Run]
-    out: Path
+    folder: Path
     device: str = "auto"
-    choices: Mapping[str, Any] = field(default_factory=dict)
-    """The options that differ from the preset, for the command that makes it again."""
 
     doing: ClassVar[str] = "training"
     where: ClassVar[str] = "train"
@@ -67,80 +49,11 @@ class Sweep:
     max_items_per_task: ClassVar[int] = 1
 
     @property
-    def folder(self) -> Path:
-        """Of the tables: each sweep has its own."""
-        return folder_of(self.out / "sweeps", [self.preset], self._identity())
-
-    def _identity(self) -> dict[str, Any]:
-        """What determines the tables."""
-        return {"preset": self.preset, "runs": [run.identity() for run in self.runs]}
-
-    def train(self, *, workers: int = 1, force: bool = False) -> TradeoffTables:
-        """Trains what is missing and writes the tables. Raises UserError for what a user can
-        correct."""
-        question = Question("tradeoff", TradeoffTables, self.folder, self._identity())
-        question.result.check_replaceable()
-        if force:
-            paths = [self._file(run) for run in self.runs]
-            artifacts.check_addable(
-                self.out / "runs" / artifacts.MANIFEST,
-                [path.name for path in paths],
-                "a run",
-            )
-            for path in paths:
-                path.unlink(missing_ok=True)
-        timings = Timings()
-        if missing := [place for place, run in enumerate(self.runs) if self.outcome(run) is None]:
-            choose_device(self.device)
-            for run in {(str(run.config), run.task): run for run in (self.runs[place] for place in missing)}.values():
-                _check_questions(
-                    made_model(run.seed, run.config).prefix,
-                    run.task,
-                )  # what does not fit is said before hours of work
-            total, left = (sum(self.runs[place].steps for place in places) for places in (range(len(self.runs)), missing))
-            done = total - left
-            if done:
-                events.note(
-                    f"{len(self.runs) - len(missing)} of {len(self.runs)} runs are done: resumes",
-                )
-            working = work(self, missing, workers=workers)
-            showing = progress(
-                f"training {len(missing)} of {len(self.runs)} runs",
-                total=total,
-                unit="steps",
-            )
-            with (
-                timings.stage("training", resumed=done > 0) as stage,
-                showing as show,
-                contextlib.closing(working),
-            ):
-                show(done)
-                for part in working:
-                    done += part.num_tokens
-                    show(done)
-                stage.amounts["steps"] = left
-        else:
-            events.note(
-                f"all {len(self.runs)} runs are in {self.out / 'runs'}: reused (--force makes them again)",
-            )
-        outcomes = [(run, self.outcome(run) or {}) for run in self.runs]
-        tables, machines = (
-            make_tables(outcomes),
-            sorted({str(outcome["machine"]) for _, outcome in outcomes}),
-        )
-        question.write(
-            tables,
-            {"task": self.task, "choices": dict(self.choices), "machines": machines},
-            timings,
-        )
-        return tables
-
-    @property
     def prefers_gpu(self) -> bool:
         """Whether a GPU would be used."""
         return self.device != "cpu"
 
-    def open(self, slot: WorkerSlot | None = None) -> Sweep:
+    def open(self, slot: WorkerSlot | None = None) -> SweepJob:
         """Chooses a GPU by turns."""
         if slot is not None and self.device in ("auto", "cuda") and torch.cuda.is_available():
             return replace(self, device=f"cuda:{slot.place % torch.cuda.device_count()}")
@@ -161,51 +74,51 @@ class Sweep:
 
         A batch is of one set of examples; each epoch reads them in another order.
         """
-        device, begun, done = choose_device(self.device), time.monotonic(), 0
+        device, begin, done = choose_device(self.device), time.monotonic(), 0
         # Zoology's E.2; cosine decay and clipping are of its code.
         recipe = Recipe(run.learning_rate, 0.0, warm_up=0.1, betas=(0.9, 0.98), batch=run.batch)
-        model = made_model(run.seed, run.config).to(device)
+        model = new_model(run.seed, run.config).to(device)
         training, test = examples_of(run.task)
         trainer, curve = Trainer(model, recipe), []
-        read = batches([len(some.ids) for some in training], run.batch, run.seed)
-        for step, (part, rows) in zip(range(1, run.steps + 1), read, strict=False):
-            trainer.step(
-                training[part].ids[rows],
-                training[part].targets[rows],
-                recipe.share(step - 1, run.steps),
-            )
+        turns = batches([len(examples.ids) for examples in training], run.batch, run.seed)
+        for step, (place, rows) in zip(range(1, run.steps + 1), turns, strict=False):
+            examples, share = training[place], recipe.share(step - 1, run.steps)
+            trainer.step(examples.ids[rows], examples.targets[rows], share)
             if step < run.steps and step % run.measured_every:
                 continue
-            measured = [measure(model, some) for some in test]
-            accuracy, loss_nats = (sum(of_each) / len(measured) for of_each in list(zip(*measured, strict=True))[:2])
+            results = [measure(model, examples) for examples in test]
+            accuracy = sum(result.accuracy for result in results) / len(results)
+            loss_nats = sum(result.loss_nats for result in results) / len(results)
             curve.append([step, round(accuracy, 4), round(loss_nats, 4)])
             yield step - done
             done = step
             if accuracy > STOP_ABOVE:
                 break
+        longest = max(part.length for part in run.task.test)
         outcome = {
             "recallkit_version": VERSION,
             **run.identity(),
             "parameters": model.num_parameters(),
-            "state_bytes": BYTES_PER_ELEMENT * model.state_size(max(part.length for part in run.task.test)),
+            "state_bytes": BYTES_PER_ELEMENT * model.state_size(longest),
             "accuracy": accuracy,
             "loss_nats": loss_nats,
-            "by_distance": [by_distance(each.right, some) for each, some in zip(measured, test, strict=True)],
+            "by_distance": list(map(by_distance, results, test)),
             "num_steps": done,
             "curve": curve,
             "machine": describe_device(device),
-            "seconds": round(time.monotonic() - begun, 1),
+            "seconds": round(time.monotonic() - begin, 1),
         }
-        with artifacts.adding(self._file(run), "a run") as path:
+        with artifacts.adding(self.path(run), "a run") as path:
             artifacts.write_json(path, outcome)
         yield run.steps - done
 
-    def _file(self, run: Run) -> Path:
-        return self.out / "runs" / f"{run.digest}.json"
+    def path(self, run: Run) -> Path:
+        """The file of a run's outcome."""
+        return self.folder / f"{run.digest}.json"
 
     def outcome(self, run: Run) -> dict[str, Any] | None:
         """The outcome of a run; None if it is to be made. Raises UserError for a damaged file."""
-        path = self._file(run)
+        path = self.path(run)
         check_regular(path)
         try:
             if not path.exists():
@@ -215,45 +128,41 @@ class Sweep:
             return outcome
         except UserError as error:
             problem = "damaged, or not the outcome of this run"
-            raise UserError(
-                problem,
-                where=path,
-                remedy="move it away: the same command makes it again",
-            ) from error
+            remedy = "move it away: the same command makes it again"
+            raise UserError(problem, where=path, remedy=remedy) from error
 
+    def discard(self) -> None:
+        """Removes the files of all runs. Raises UserError where one of another program is in the
+        way."""
+        paths = [self.path(run) for run in self.runs]
+        names = [path.name for path in paths]
+        artifacts.check_addable(self.folder / artifacts.MANIFEST, names, "a run")
+        for path in paths:
+            path.unlink(missing_ok=True)
 
-def plan_sweep(
-    preset: str,
-    task: str,
-    choices: SweepOptions,
-    out: Path,
-    device: str = "auto",
-) -> Sweep:
-    """The runs of a preset on a task with these choices. Raises UserError for names and sizes that
-    there are not."""
-    kept = {name: value for name, value in choices.not_usual().items() if name in parameters_of(SweepOptions)}
-    return Sweep(preset, task, runs_of(preset, task, choices), out, device, kept)
+    def check(self, places: Sequence[int]) -> None:
+        """Makes a model of each size, so that what does not fit is said before hours of work."""
+        choose_device(self.device)
+        runs = {(str(run.config), run.task): run for run in map(self.runs.__getitem__, places)}
+        for run in runs.values():
+            _check_questions(new_model(run.seed, run.config).prefix, run.task)
 
 
 @functools.lru_cache(maxsize=1)
 def examples_of(task: Task) -> tuple[list[Examples], list[Examples]]:
     """Training and test examples, made once for a task, each set with draws of its own. Raises
     UserError for what does not fit."""
-    made: list[Examples] = []
+    sets: list[Examples] = []
     parts = (*task.training, *task.test)
     for place, part in enumerate(parts):
         again = sum(other[:2] == part[:2] for other in parts[:place])
         # A seed for each shape, and where it comes again, as in a test on what was trained; torch
         # takes its lowest 32 bits.
         seed = ((part.length << 16) + part.pairs + 0x9E3779B1 * (2 * task.seed + again)) % (1 << 32)
-        shape = {
-            "num": part.examples,
-            "length": part.length,
-            "pairs": part.pairs,
-            "vocab": task.vocab,
-        }
-        made.append(make_examples(task.name, **shape, seed=seed, **dict(task.options)))
-    return made[: len(task.training)], made[len(task.training) :]
+        sizes = {"num": part.examples, "length": part.length, "pairs": part.pairs}
+        options = {"vocab": task.vocab, "seed": seed, **dict(task.options)}
+        sets.append(make_examples(task.name, **sizes, **options))
+    return sets[: len(task.training)], sets[len(task.training) :]
 
 
 def _check_questions(prefix: int, task: Task) -> None:
@@ -261,27 +170,29 @@ def _check_questions(prefix: int, task: Task) -> None:
     it."""
     if not prefix:
         return
-    first = 1 + min(int((some.targets != NOT_ASKED).nonzero()[:, 1].min()) for sets in examples_of(task) for some in sets)
+    training, test = examples_of(task)
+    questions = [(examples.targets != NOT_ASKED).nonzero()[:, 1] for examples in training + test]
+    first = 1 + min(int(places.min()) for places in questions)
     if prefix > first:
-        problem = f"a question is at id {first:,} of the prefix, where the model has seen what follows"
-        raise UserError(
-            problem,
-            where=f"prefix {prefix:,}",
-            remedy=f"give prefix={first} or less to --mixer-options",
-        )
+        problem = f"a question is at id {first:,} of the prefix"
+        problem = f"{problem}, where the model has seen what follows"
+        remedy = f"give prefix={first} or less to --mixer-options"
+        raise UserError(problem, where=f"prefix {prefix:,}", remedy=remedy)
 
 
-def by_distance(right: torch.Tensor, test: Examples) -> list[tuple[int, int, int]]:
+def by_distance(result: Measured, test: Examples) -> list[tuple[int, int, int]]:
     """Of each bucket its largest distance, a power of two, the number of questions, and how many
-    are right (q,), as `measure` says.
+    are right.
 
     Distances are those of `mqar`: the ids from where an answer stands to where it is to be given,
     behind its question.
     """
     distances = 1 + test.distances[test.targets != NOT_ASKED]
     powers = torch.frexp(distances - 0.5).exponent  # 1, 2, 3, 4, 5 -> 0, 1, 2, 2, 3
-    asked, found = (torch.bincount(powers, weights).tolist() for weights in (None, right.double()))
-    return [(1 << power, num, int(known)) for power, (num, known) in enumerate(zip(asked, found, strict=True)) if num]
+    numbers = torch.bincount(powers).tolist()
+    right = torch.bincount(powers, result.right.double()).tolist()
+    buckets = enumerate(zip(numbers, right, strict=True))
+    return [(1 << power, number, int(known)) for power, (number, known) in buckets if number]
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from recallkit.display.templates import on_front
 from recallkit.storage import schemas
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import polars as pl
 
@@ -56,55 +56,59 @@ class TrainingTables(NotebookResult):
 def make_tables(runs: Sequence[Done]) -> TradeoffTables:
     """The tables of runs and their outcomes, in the order of the runs."""
     groups: dict[Any, list[Done]] = {}
-    for run, found in runs:
-        groups.setdefault((run.task, run.line, run.config.d_model, run.size), []).append(
-            (run, found),
-        )
-    made: dict[str, list[dict[str, Any]]] = {name: [] for name in ("tradeoff", "by_rate", "by_distance")}
+    for run, outcome in runs:
+        model = run.task, run.line, run.config.d_model, run.size
+        groups.setdefault(model, []).append((run, outcome))
+    tradeoff: list[dict[str, Any]] = []
+    by_rate: list[dict[str, Any]] = []
+    by_distance: list[dict[str, Any]] = []
     for of_model in groups.values():
         best = max(of_model, key=_goodness)
-        (run, found), rates = best, [other.learning_rate for other, _ in of_model]
-        made["tradeoff"].append(
-            {
-                **_row(best),
-                "at_edge": len(rates) > 1 and run.learning_rate in (min(rates), max(rates)),
-            },
-        )
-        made["by_rate"] += [{**_row(other), "best": other is best} for other in of_model]
-        for part, buckets in zip(run.task.test, found["by_distance"], strict=True):
-            for high, asked, right in buckets:  # up to 1, 2, 3 to 4, 5 to 8 ...
-                near = {
-                    "length": part.length,
-                    "pairs": part.pairs,
-                    "low": high // 2 + 1 if high > 1 else 1,
-                    "high": high,
-                }
-                made["by_distance"].append(
-                    {**_row(best), **near, "num_queries": asked, "accuracy": right / asked},
-                )
-    for row in made["tradeoff"]:
-        of_task = [other for other in made["tradeoff"] if other["task"] == row["task"]]
+        rates = [run.learning_rate for run, _ in of_model]
+        at_edge = len(rates) > 1 and best[0].learning_rate in (min(rates), max(rates))
+        tradeoff.append({**_row(best), "at_edge": at_edge})
+        by_rate += [{**_row(done), "best": done is best} for done in of_model]
+        by_distance += _distances(best)
+    for row in tradeoff:
+        of_task = [other for other in tradeoff if other["task"] == row["task"]]
         row["pareto"] = on_front(of_task, "state_bytes", "accuracy")[of_task.index(row)]
     return TradeoffTables(
-        **{name: schemas.frame_of(f"tradeoff/{name}", rows) for name, rows in made.items()},
+        schemas.frame_of("tradeoff/tradeoff", tradeoff),
+        schemas.frame_of("tradeoff/by_rate", by_rate),
+        schemas.frame_of("tradeoff/by_distance", by_distance),
     )
+
+
+def _distances(done: Done) -> Iterator[dict[str, Any]]:
+    """A run's rows by distance."""
+    run, outcome = done
+    for part, buckets in zip(run.task.test, outcome["by_distance"], strict=True):
+        for high, number, right in buckets:  # up to 1, 2, 3 to 4, 5 to 8 ...
+            low = high // 2 + 1 if high > 1 else 1
+            place = {"length": part.length, "pairs": part.pairs, "low": low, "high": high}
+            yield {**_row(done), **place, "num_queries": number, "accuracy": right / number}
 
 
 def _goodness(done: Done) -> tuple[float, float]:
     """A run's accuracy; among equals the lower loss is better, and one that is not a number the
     worst."""
-    loss = done[1]["loss_nats"]
-    return done[1]["accuracy"], -loss if math.isfinite(loss) else -math.inf
+    _, outcome = done
+    loss = outcome["loss_nats"]
+    return outcome["accuracy"], -loss if math.isfinite(loss) else -math.inf
+
+
+_OF_OUTCOME = ("parameters", "state_bytes", "num_steps", "accuracy", "loss_nats")
 
 
 def _row(done: Done) -> dict[str, Any]:
     """A run's columns in the tables."""
-    run, found = done
-    named = {
+    run, outcome = done
+    return {
         "task": run.task.shown,
         "model": run.line,
         "width": run.config.d_model,
         "size": run.size,
+        "learning_rate": run.learning_rate,
+        "batch": run.batch,
+        **{name: outcome[name] for name in _OF_OUTCOME},
     }
-    facts = {name: found[name] for name in ("parameters", "state_bytes", "num_steps", "accuracy", "loss_nats")}
-    return {**named, "learning_rate": run.learning_rate, "batch": run.batch, **facts}

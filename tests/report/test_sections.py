@@ -37,7 +37,7 @@ def evaluations(words, tmp_path_factory):
     named = {"reference": REFERENCE, "models": list(contained), "tasks": ["fda-v1"]}
     rows = {"fda": {"origin": "fda.jsonl", "digest": "d", "note": ""}}
     options = {"reference": "a", "models": ["a", "b"], "tasks": ["fda-v1"]}
-    facts = {"kind": "recall", "options": options, **named, "rows": rows, "contexts": {}, "limit": None}
+    facts = {"kind": "recall", "options": options, **named, "rows": rows}
     artifacts.write_frames(recall, folder / "evals" / "compared" / "fda-v1", facts)
     mqar, _ = evaluate_mqar([REFERENCE, MODELS[0]], [4, 8], folder / "mqar", MqarOptions(seq_len=64, samples=12, batch_tokens=1024))
     profile = profile_slices(words, folder / "profile")

@@ -16,30 +16,33 @@ from recallkit.training import loop, recipes
 
 def test_accuracy_and_loss_count_each_answer_once_however_rows_are_batched(monkeypatch):
     """Beside the model's own logits, of which every answer is one."""
-    model = loop.made_model(0, ArchitectureConfig(64, 16, (LayerConfig("attention"),)))
+    model = loop.new_model(0, ArchitectureConfig(64, 16, (LayerConfig("attention"),)))
     test = make_examples("mqar", num=30, length=16, pairs=2, vocab=64, seed=0)
-    asked = test.targets != NOT_ASKED
+    is_asked = test.targets != NOT_ASKED
     with torch.no_grad():
-        logits, answers = model(test.ids)[asked], test.targets[asked]
+        logits, answers = model(test.ids)[is_asked], test.targets[is_asked]
     monkeypatch.setattr(loop, "MEASURED_TOKENS", 16 * 7)
     measured = loop.measure(model, test)
     assert measured.accuracy == pytest.approx((logits.argmax(1) == answers).double().mean().item())
-    assert measured.loss_nats == pytest.approx(torch.nn.functional.cross_entropy(logits, answers).item(), abs=1e-5)
+    assert measured.loss_nats == pytest.approx(
+        torch.nn.functional.cross_entropy(logits, answers).item(),
+        abs=1e-5,
+    )
     assert model.training, "it goes on learning"
 
 
 def test_an_epoch_reads_every_example_once_in_an_order_of_its_own():
-    rows = (found for _, found in loop.batches([10], 4, seed=1))
-    epochs = [torch.cat([next(rows), next(rows)]).tolist() for _ in range(3)]
+    batches = (rows for _, rows in loop.batches([10], 4, seed=1))
+    epochs = [torch.cat([next(batches), next(batches)]).tolist() for _ in range(3)]
     assert all(len(set(epoch)) == 8 for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2]
-    other = [found for _, found in itertools.islice(loop.batches([10], 4, seed=2), 2)]
+    other = [rows for _, rows in itertools.islice(loop.batches([10], 4, seed=2), 2)]
     assert epochs[0] != torch.cat(other).tolist()
 
 
 def test_batches_of_several_sets_alternate_and_are_of_one_set_each():
     epoch = list(itertools.islice(loop.batches([12, 8, 6], 2, seed=0), 13))
-    read = {part: sorted(torch.cat([rows for of, rows in epoch if of == part]).tolist()) for part in range(3)}
+    read = {part: sorted(torch.cat([rows for set_, rows in epoch if set_ == part]).tolist()) for part in range(3)}
     assert read == {0: list(range(12)), 1: list(range(8)), 2: list(range(6))}
     order = [part for part, _ in epoch]
     assert order != sorted(order)
@@ -68,11 +71,21 @@ PRINTED = {
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_the_recipe_of_a_preset_is_that_of_its_table(name):
-    found = recipes.find(name, TextTrainingOptions())
+    trained = recipes.find(name, TextTrainingOptions())
     table, betas, lowest, decay, weight_decay = PRINTED[name]
-    recipe = found.recipe
-    assert (recipe.betas, recipe.lowest, recipe.decay, recipe.weight_decay) == (betas, lowest, decay, weight_decay), table
-    assert (recipe.learning_rate, recipe.batch, recipe.warm_up, found.seq_len) == (8e-4, 256, 0.01, 2048), table
+    recipe = trained.recipe
+    assert (recipe.betas, recipe.lowest, recipe.decay, recipe.weight_decay) == (
+        betas,
+        lowest,
+        decay,
+        weight_decay,
+    ), table
+    assert (recipe.learning_rate, recipe.batch, recipe.warm_up, trained.seq_len) == (
+        8e-4,
+        256,
+        0.01,
+        2048,
+    ), table
     assert (recipe.muon, recipe.lists) == (0.0, False)
 
 
@@ -98,10 +111,13 @@ def test_another_rate_takes_the_lowest_with_it():
 
 def test_weight_decay_is_of_matrices_but_not_of_filters():
     """Tables 8 and 15: filter weight decay 0."""
-    model = loop.made_model(0, ArchitectureConfig(64, 16, (LayerConfig("hyena", {"max_length": 8}),)))
+    model = loop.new_model(
+        0,
+        ArchitectureConfig(64, 16, (LayerConfig("hyena", {"max_length": 8}),)),
+    )
     [adam] = loop.optimisers(model, loop.Recipe())
     decayed = {id(parameter) for group in adam.param_groups if group["weight_decay"] for parameter in group["params"]}
-    named = {name for name, parameter in model.named_parameters() if id(parameter) in decayed}
-    assert {"blocks.0.mlp.up.weight", "blocks.0.mlp.down.weight"} <= named
-    assert not [name for name in named if "filter" in name or "norm" in name or "embedding" in name]
+    weights = {name for name, parameter in model.named_parameters() if id(parameter) in decayed}
+    assert {"blocks.0.mlp.up.weight", "blocks.0.mlp.down.weight"} <= weights
+    assert not [name for name in weights if "filter" in name or "norm" in name or "embedding" in name]
     assert sum(len(group["params"]) for group in adam.param_groups) == len(list(model.parameters()))

@@ -1,4 +1,5 @@
-"""Sweeps are those that the papers print, and what a user chooses takes the place of a preset's; models are those that are named."""
+"""Sweeps are those that the papers print, and what a user chooses takes the place of a preset's;
+models are those that are named."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import torch
 
 from recallkit.errors import UserError
 from recallkit.options import SweepOptions
-from recallkit.training.loop import made_model
+from recallkit.training.loop import new_model
 from recallkit.training.presets import PRESETS
 from recallkit.training.runs import runs_of
 
@@ -32,28 +33,49 @@ def mixers(run):
 def test_zoologys_figure_2():
     """F.1, experiment 1, with the recipe of E.2."""
     runs = runs_of("zoology:2", "mqar", SweepOptions())
-    assert {shape for run in runs for shape in shapes(run.task.training)} == {(64, 4), (128, 8), (256, 16), (512, 64)}
+    assert {shape for run in runs for shape in shapes(run.task.training)} == {
+        (64, 4),
+        (128, 8),
+        (256, 16),
+        (512, 64),
+    }
     assert all(shapes(run.task.training) == shapes(run.task.test) for run in runs)
     rates = sorted({run.learning_rate for run in runs})
     assert (rates[0], rates[-1], len(rates)) == (1e-4, 1e-2, 4)
-    assert [math.log10(high / low) for low, high in itertools.pairwise(rates)] == pytest.approx([2 / 3] * 3)
+    assert [math.log10(high / low) for low, high in itertools.pairwise(rates)] == pytest.approx(
+        [2 / 3] * 3,
+    )
     for run in runs:
         config, (trained,), (tested,) = run.config, run.task.training, run.task.test
-        assert (len(config.layers), config.mlp, config.vocab_size, run.task.options) == (2, "swiglu", 8192, ())
+        assert (len(config.layers), config.mlp, config.vocab_size, run.task.options) == (
+            2,
+            "swiglu",
+            8192,
+            (),
+        )
         assert (trained.examples, tested.examples) == (100_000, 3_000)
         assert config.d_model in (64, 128, 256, 512)
         assert config.positions == ("learned" if run.line == "attention" else "none")
         assert run.batch == {64: 64, 128: 64, 256: 16, 512: 8}[max(trained.length, config.d_model)]
         assert run.steps == 64 * (100_000 // run.batch)
     assert len(runs) == 4 * 4 * 4 * 8
-    assert {tuple(mixers(run)) for run in runs if run.line == "base_conv + attention"} == {("base_conv", "attention")}
-    assert {layer.options.get("short_conv", 0) for run in runs for layer in run.config.layers} == {0}
+    assert {tuple(mixers(run)) for run in runs if run.line == "base_conv + attention"} == {
+        ("base_conv", "attention"),
+    }
+    assert {layer.options.get("short_conv", 0) for run in runs for layer in run.config.layers} == {
+        0,
+    }
 
 
 def test_zoologys_figure_6():
     """F.1, experiments 2 and 3: D of N/32 to N/4 at N = 256, windows of 8 and 32."""
     runs = runs_of("zoology:6", "mqar", SweepOptions())
-    assert {shape for run in runs for shape in shapes(run.task.training)} == {(256, 8), (256, 16), (256, 32), (256, 64)}
+    assert {shape for run in runs for shape in shapes(run.task.training)} == {
+        (256, 8),
+        (256, 16),
+        (256, 32),
+        (256, 64),
+    }
     assert {run.config.d_model for run in runs} == {64, 128, 256}
     assert {run.size for run in runs} == {"", "window 8", "window 32"}
     assert {run.batch for run in runs} == {16}
@@ -97,8 +119,8 @@ def test_choices_take_the_place_of_a_presets():
         batch=5,
     )
     runs = runs_of("cpu", "mqar", choices)
-    named = [(run.line, run.size) for run in runs]
-    assert named == [
+    lines = [(run.line, run.size) for run in runs]
+    assert lines == [
         ("linear_attention", "feature_dim 2, short_conv 0"),
         ("linear_attention", "feature_dim 4, short_conv 0"),
         ("gla", ""),
@@ -107,7 +129,7 @@ def test_choices_take_the_place_of_a_presets():
         assert [tuple(part) for part in run.task.training] == [(32, 1, 50), (32, 2, 50)]
         assert [tuple(part) for part in run.task.test] == [(256, 3, 500)]
         assert (run.steps, run.batch, run.learning_rate) == (7, 5, 0.1)
-    (task,) = {each.task for each in runs_of("zoology:2", "mqar", SweepOptions(seq_len=32, pairs=[2]))}
+    (task,) = {run.task for run in runs_of("zoology:2", "mqar", SweepOptions(seq_len=32, pairs=[2]))}
     assert shapes(task.training) == shapes(task.test) == [(32, 2)], "a figure of one shape is tested on what it trains"
 
 
@@ -115,7 +137,10 @@ def test_choices_take_the_place_of_a_presets():
     ("choices", "said"),
     [
         ({"mixers": ["attentoin"]}, "attention"),
-        ({"mixers": ["attention"], "mixer_options": "feature_dim=2"}, "none of these mixers has the option feature_dim"),
+        (
+            {"mixers": ["attention"], "mixer_options": "feature_dim=2"},
+            "none of these mixers has the option feature_dim",
+        ),
         ({"mixer_options": "8,feature_dim=2"}, "'8' is not the value of an option"),
         ({"mixer_options": "feature_dim="}, "'feature_dim=' is not the value of an option"),
         ({"test_examples": 2}, "--test-examples"),
@@ -133,25 +158,36 @@ def test_mistakes_are_one_line(choices, said):
 def test_every_model_of_a_preset_can_be_made(name):
     for config in {str(run.config): run.config for run in runs_of(name, "mqar", SweepOptions(widths=[64]))}.values():
         with torch.device("meta"):
-            assert made_model(0, config).num_parameters()
+            assert new_model(0, config).num_parameters()
 
 
 def one(mixer, **choices):
     """The config of a mixer in the preset `cpu`."""
-    return runs_of("cpu", "mqar", SweepOptions(mixers=mixer, widths=[32], learning_rates=[0.01], **choices))[0].config
+    return runs_of(
+        "cpu",
+        "mqar",
+        SweepOptions(mixers=mixer, widths=[32], learning_rates=[0.01], **choices),
+    )[0].config
 
 
 def test_short_convolutions_are_where_they_are_wanted():
     layers = {name: one(name).layers for name in ("linear_attention", "base_conv+linear_attention", "base_conv")}
     assert [layer.options["short_conv"] for layer in layers["linear_attention"]] == [3, 3]
-    assert [layer.mixer for layer in layers["base_conv+linear_attention"]] == ["base_conv", "linear_attention"]
+    assert [layer.mixer for layer in layers["base_conv+linear_attention"]] == [
+        "base_conv",
+        "linear_attention",
+    ]
     assert layers["base_conv+linear_attention"][1].options["short_conv"] == 0
     assert [layer.options.get("filter") for layer in layers["base_conv"]] == ["short", None]
     assert [layer.options["short_conv"] for layer in one("linear_attention", mixer_options="short_conv=0").layers] == [0, 0]
 
 
 def test_mixers_joined_by_plus_take_turns_and_options_apply_to_each():
-    layers = one("linear_attention+sliding_window", mixer_options="feature_dim=4,window=8", layers=4).layers
+    layers = one(
+        "linear_attention+sliding_window",
+        mixer_options="feature_dim=4,window=8",
+        layers=4,
+    ).layers
     assert [layer.mixer for layer in layers] == ["linear_attention", "sliding_window"] * 2
     assert [layer.options.get("feature_dim") for layer in layers] == [4, None, 4, None]
     assert [layer.options.get("window") for layer in layers] == [None, 8, None, 8]
@@ -162,20 +198,31 @@ def test_attention_knows_the_order_of_ids_by_a_convolution_or_by_positions():
     ids = torch.randint(1, 64, (1, 16), generator=torch.Generator().manual_seed(0))
     swapped = ids.clone()
     swapped[0, [2, 9]] = ids[0, [9, 2]]
-    learned = next(run.config for run in runs_of("zoology:2", "mqar", SweepOptions(mixers="attention", widths=[32], vocab=256)))
+    learned = next(
+        run.config
+        for run in runs_of(
+            "zoology:2",
+            "mqar",
+            SweepOptions(mixers="attention", widths=[32], vocab=256),
+        )
+    )
     rotary = one("attention", mixer_options="short_conv=0", layers=1)
     assert learned.max_length == 64
-    models = {"rotary": rotary, "learned": replace(learned, layers=learned.layers[:1]), "conv": one("attention", layers=1)}
-    seen = {}
+    models = {
+        "rotary": rotary,
+        "learned": replace(learned, layers=learned.layers[:1]),
+        "conv": one("attention", layers=1),
+    }
+    results = {}
     for name, config in models.items():
-        model = made_model(0, config).eval()
+        model = new_model(0, config).eval()
         if model.positions is not None:
             torch.nn.init.normal_(model.positions.weight)
-        seen[name] = (
+        results[name] = (
             [layer.options.get("rope_fraction") for layer in config.layers],
             bool(torch.allclose(model(ids)[0, -1], model(swapped)[0, -1], atol=1e-5)),
         )
-    assert seen == {"rotary": ([None], False), "learned": ([0.0], False), "conv": ([0.0], False)}
+    assert results == {"rotary": ([None], False), "learned": ([0.0], False), "conv": ([0.0], False)}
 
 
 @pytest.mark.parametrize(
@@ -193,5 +240,11 @@ def test_attention_knows_the_order_of_ids_by_a_convolution_or_by_positions():
 )
 def test_the_state_of_a_layer_is_as_large_as_in_the_paper(mixer, options, elements):
     """Based, appendix E.2, after 1,024 ids at a width of 64."""
-    choices = SweepOptions(mixers=mixer, mixer_options=options or None, widths=[64], layers=1, test_seq_len=1024)
-    assert made_model(0, runs_of("cpu", "mqar", choices)[0].config).state_size(1024) == elements
+    choices = SweepOptions(
+        mixers=mixer,
+        mixer_options=options or None,
+        widths=[64],
+        layers=1,
+        test_seq_len=1024,
+    )
+    assert new_model(0, runs_of("cpu", "mqar", choices)[0].config).state_size(1024) == elements

@@ -1,4 +1,5 @@
-"""A model trained on text: it learns, resumes to the same bytes, adds up gradients and processes, and what cannot be is one line."""
+"""A model trained on text: it learns, resumes to the same bytes, adds up gradients and processes,
+and what cannot be is one line."""
 
 from __future__ import annotations
 
@@ -44,10 +45,16 @@ def text(short_text):
 
 
 @pytest.fixture(scope="module")
-def whole(home, model, text, tmp_path_factory):
+def unstopped(home, model, text, tmp_path_factory):
     """A training that nothing stopped: its folder, and its rows."""
     folder = tmp_path_factory.mktemp("whole")
-    return folder, recallkit.train(model, text, **SIZES, checkpoint_every=2048, out=folder / "out").training
+    return folder, recallkit.train(
+        model,
+        text,
+        **SIZES,
+        checkpoint_every=2048,
+        out=folder / "out",
+    ).training
 
 
 def stop_at(monkeypatch, step):
@@ -67,60 +74,113 @@ def weights_of(folder):
     return load_file(folder / LAST)
 
 
-def test_the_loss_falls_and_the_checkpoint_is_read_with_its_tokenizer(whole, text, tmp_path):
-    out, trained = whole[0] / "out", whole[1]
+def test_the_loss_falls_and_the_checkpoint_is_read_with_its_tokenizer(unstopped, text, tmp_path):
+    out, trained = unstopped[0] / "out", unstopped[1]
     assert trained["step"].to_list()[-1] == 32
     assert trained["tokens"].to_list() == [step * 4 * 64 for step in trained["step"]]
     losses = trained["loss_nats"].to_list()
     assert losses[0] > 7.5, "4,096 ids, of which it knows nothing"
     assert sum(losses[-5:]) / 5 < losses[0] - 1
     folder = (out / LAST).parent
-    recallkit.slice(text, tokenizer=folder / "tokenizer.json", limit_tokens=500, out=tmp_path / "slices")
+    recallkit.slice(
+        text,
+        tokenizer=folder / "tokenizer.json",
+        limit_tokens=500,
+        out=tmp_path / "slices",
+    )
     scores = recallkit.score(folder, slices=tmp_path / "slices", device="cpu").frame
     assert scores["nll_nats"].item() < losses[0] - 0.5
 
 
-def test_the_run_is_a_placebo_for_a_model_of_its_loss(whole, text, tmp_path):
-    """A model that is a checkpoint of the run has that checkpoint's figures; one in between lies between its neighbours."""
-    out = whole[0] / "out"
+def test_the_run_is_a_placebo_for_a_model_of_its_loss(unstopped, text, tmp_path):
+    """A model that is a checkpoint of the run has that checkpoint's figures; one in between lies
+    between its neighbours."""
+    out = unstopped[0] / "out"
     tokenizer = out / "checkpoint-32" / "tokenizer.json"
     recallkit.count(text, tokenizer=tokenizer, out=tmp_path / "counts.duckdb")
-    recallkit.slice(text, tokenizer=tokenizer, counts=tmp_path / "counts.duckdb", max_count=9, seq_len=64, out=tmp_path / "slices")
-    model = {"last": out / "checkpoint-32", "early": shutil.copytree(out / "checkpoint-16", tmp_path / "early")}
+    recallkit.slice(
+        text,
+        tokenizer=tokenizer,
+        counts=tmp_path / "counts.duckdb",
+        max_count=9,
+        seq_len=64,
+        out=tmp_path / "slices",
+    )
+    model = {
+        "last": out / "checkpoint-32",
+        "early": shutil.copytree(out / "checkpoint-16", tmp_path / "early"),
+    }
     usual = {"slices": tmp_path / "slices", "device": "cpu"}
-    exact = recallkit.gap(model, **usual, placebo=str(out / "checkpoint-[0-9]*[0-9]"), out=tmp_path / "exact")
+    exact = recallkit.gap(
+        model,
+        **usual,
+        placebo=str(out / "checkpoint-[0-9]*[0-9]"),
+        out=tmp_path / "exact",
+    )
     [row] = exact.by_placebo.to_dicts()
     hits = exact.gap.filter(source="ALL", slice="ar_hit").row(0, named=True)
     assert (row["checkpoint"], row["weight"]) == ("checkpoint-16", pytest.approx(1))
-    assert (row["gap_share"], row["gain"]) == (pytest.approx(hits["gap_share"]), pytest.approx(hits["gain_model"]))
-    between = recallkit.gap(model, **usual, placebo=[out / "checkpoint-8", out / "checkpoint-24"], out=tmp_path / "between")
+    assert (row["gap_share"], row["gain"]) == (
+        pytest.approx(hits["gap_share"]),
+        pytest.approx(hits["gain_model"]),
+    )
+    between = recallkit.gap(
+        model,
+        **usual,
+        placebo=[out / "checkpoint-8", out / "checkpoint-24"],
+        out=tmp_path / "between",
+    )
     [row] = between.by_placebo.to_dicts()
     assert (row["checkpoint"], row["next_checkpoint"]) == ("checkpoint-8", "checkpoint-24")
     assert 0 < row["weight"] < 1
 
 
-def test_a_stopped_training_resumes_and_ends_in_the_same_bytes(whole, model, text, tmp_path, monkeypatch):
+def test_a_stopped_training_resumes_and_ends_in_the_same_bytes(
+    unstopped,
+    model,
+    text,
+    tmp_path,
+    monkeypatch,
+):
     options = {**SIZES, "checkpoint_every": 2048}
     stop_at(monkeypatch, 21)
     with pytest.raises(KeyboardInterrupt):
         recallkit.train(model, text, **options, out=tmp_path / "parts")
     assert not (tmp_path / "parts" / "training.parquet").exists()
-    stop_at(monkeypatch, 1 + 32 - 20 + 1)  # from step 20 on, where it was saved as it ended, and no step more
+    stop_at(
+        monkeypatch,
+        1 + 32 - 20 + 1,
+    )  # from step 20 on, where it was saved as it ended, and no step more
     recallkit.train(model, text, **options, out=tmp_path / "parts")
-    for name in (*(f"checkpoint-{step}/model.safetensors" for step in (8, 16, 24, 32)), "training.parquet"):
-        assert (tmp_path / "parts" / name).read_bytes() == (whole[0] / "out" / name).read_bytes(), name
+    for name in (
+        *(f"checkpoint-{step}/model.safetensors" for step in (8, 16, 24, 32)),
+        "training.parquet",
+    ):
+        assert (tmp_path / "parts" / name).read_bytes() == (unstopped[0] / "out" / name).read_bytes(), name
     assert not list((tmp_path / "parts").glob(".*partial"))
     for every in (None, "2048"):
         recallkit.train(model, text, **SIZES, checkpoint_every=every, out=tmp_path / "parts")
-    with pytest.raises(UserError, match=r"--checkpoint-every 1,024: the run is finished, .* leave it out, or train again with --force"):
+    with pytest.raises(
+        UserError,
+        match=r"--checkpoint-every 1,024: the run is finished, .* leave it out, or train again with --force",
+    ):
         recallkit.train(model, text, **SIZES, checkpoint_every=1024, out=tmp_path / "parts")
 
 
-def test_a_checkpoint_of_others_is_not_overwritten_and_damaged_work_is_one_line(home, model, text, tmp_path, monkeypatch):
+def test_a_checkpoint_of_others_is_not_overwritten_and_damaged_work_is_one_line(
+    home,
+    model,
+    text,
+    tmp_path,
+    monkeypatch,
+):
     theirs = (tmp_path / "out" / LAST).parent
     theirs.mkdir(parents=True)
     (theirs / "config.json").write_text('{"model_type": "llama"}')
-    for force, line in ((False, "a checkpoint is there already; choose another -o"), (True, "did not write.* move this file away")):
+    for force, line in (
+        (False, "a checkpoint is there already; choose another -o"),
+        (True, "did not write.* move this file away"),
+    ):
         with pytest.raises(UserError, match=line):
             recallkit.train(model, text, **SIZES, out=tmp_path / "out", force=force)
     assert [path.name for path in theirs.iterdir()] == ["config.json"]
@@ -135,23 +195,45 @@ def test_a_checkpoint_of_others_is_not_overwritten_and_damaged_work_is_one_line(
 
 def test_accumulated_gradients_give_the_weights_of_a_whole_batch(home, model, text, tmp_path):
     for name, micro in (("whole", None), ("parts", 3)):
-        recallkit.train(model, text, **SIZES, out=tmp_path / name, micro_batch=micro, learning_rates=1e-3)
-    whole, parts = weights_of(tmp_path / "whole"), weights_of(tmp_path / "parts")
-    assert whole.keys() == parts.keys()
-    assert any(np.any(whole[name] != parts[name]) for name in whole), "it computed otherwise"
-    for name, values in whole.items():
+        recallkit.train(
+            model,
+            text,
+            **SIZES,
+            out=tmp_path / name,
+            micro_batch=micro,
+            learning_rates=1e-3,
+        )
+    complete, parts = weights_of(tmp_path / "whole"), weights_of(tmp_path / "parts")
+    assert complete.keys() == parts.keys()
+    assert any(np.any(complete[name] != parts[name]) for name in complete), "it computed otherwise"
+    for name, values in complete.items():
         np.testing.assert_allclose(parts[name], values, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.slow
 def test_two_processes_give_the_curve_of_one_and_write_once(home, model, text, tmp_path):
-    given = ["train", model, text, *"--tokens 8192 --seq-len 64 --device cpu --json -o".split()]
+    words = ["train", model, text, *"--tokens 8192 --seq-len 64 --device cpu --json -o".split()]
     alone = [sys.executable, "-m", "recallkit"]
-    spread = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--local-ranks-filter", "0", "-m", "recallkit"]
+    spread = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--local-ranks-filter",
+        "0",
+        "-m",
+        "recallkit",
+    ]
     shown = {}
     for name, command in (("alone", alone), ("spread", spread)):
         done = subprocess.run(
-            [*command, *map(str, given), tmp_path / name], capture_output=True, text=True, check=False, timeout=240, env=dict(os.environ)
+            [*command, *map(str, words), tmp_path / name],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+            env=dict(os.environ),
         )
         assert done.returncode == 0, done.stderr
         shown[name] = json.loads(done.stdout)["training"]
@@ -177,7 +259,10 @@ def test_two_processes_give_the_curve_of_one_and_write_once(home, model, text, t
         (TOML.replace("batch = 4", "batch = 0"), "batch is 0"),
         (TOML.replace('"mamba"', '"mambo"'), "mamba"),
         (TOML.replace("state", "stat"), "stat"),
-        (TOML.replace('mamba", options = {state', 'prefix_linear_attention", options = {prefix'), "its first 4 ids before"),
+        (
+            TOML.replace('mamba", options = {state', 'prefix_linear_attention", options = {prefix'),
+            "its first 4 ids before",
+        ),
         (TOML.replace("= 16", "= 16\nmax_length = 32\npositions = 'learned'"), "--seq-len 32"),
     ],
 )
@@ -189,8 +274,14 @@ def test_a_file_that_is_no_model_is_one_line(home, toml, said, tmp_path, text):
     assert "\n" not in str(caught.value)
 
 
-def test_too_little_text_and_options_of_the_other_kind_are_one_line(home, model, text, tmp_path, capsys):
-    for given, said in (
+def test_too_little_text_and_options_of_the_other_kind_are_one_line(
+    home,
+    model,
+    text,
+    tmp_path,
+    capsys,
+):
+    for words, said in (
         ([model, text, "--tokens", "1M"], "--tokens 1,000,000: the text has"),
         ([model, text, "--batch", "1000"], "fewer than the 1,000 of a step"),
         ([model, text, "--learning-rates", "0.1,0.2"], "give one"),
@@ -206,21 +297,37 @@ def test_too_little_text_and_options_of_the_other_kind_are_one_line(home, model,
         (["zoo:attention", text, "--seq-len", "32"], "--no-lists"),
     ):
         with pytest.raises(SystemExit) as caught:
-            cli.run(["train", *map(str, given), "--device", "cpu", "-o", str(tmp_path / "out")])
+            cli.run(["train", *map(str, words), "--device", "cpu", "-o", str(tmp_path / "out")])
         error = capsys.readouterr().err.strip()
-        assert caught.value.code in (1, 2), given
+        assert caught.value.code in (1, 2), words
         assert said in error, error
         assert "Traceback" not in error
         assert not (tmp_path / "out").exists()
-    recallkit.train(model, text, **SIZES, out=tmp_path / "out")  # nothing was left of them that is in the way
+    recallkit.train(
+        model,
+        text,
+        **SIZES,
+        out=tmp_path / "out",
+    )  # nothing was left of them that is in the way
 
 
-def test_models_of_the_zoo_learn_lists_first_unless_they_read_text_alone(home, text, tmp_path, monkeypatch):
+def test_models_of_the_zoo_learn_lists_first_unless_they_read_text_alone(
+    home,
+    text,
+    tmp_path,
+    monkeypatch,
+):
     monkeypatch.setattr("recallkit.training.lists.STEPS", 1)
     monkeypatch.setattr("recallkit.training.lists.TEST_ROWS", 1)
     sizes = {"tokens": 1024, "device": "cpu"}
     lists = recallkit.train("zoo:attention", text, **sizes, out=tmp_path / "lists").training
-    alone = recallkit.train("zoo:attention", text, **sizes, no_lists=True, out=tmp_path / "alone").training
+    alone = recallkit.train(
+        "zoo:attention",
+        text,
+        **sizes,
+        no_lists=True,
+        out=tmp_path / "alone",
+    ).training
     assert lists["lists_4"].is_between(0, 1).all()
     assert alone["lists_4"].is_null().all()
     assert alone["tokens"].to_list() == [1024]
@@ -230,4 +337,9 @@ def test_models_of_the_zoo_learn_lists_first_unless_they_read_text_alone(home, t
         with pytest.raises(KeyboardInterrupt):
             recallkit.train("zoo:attention", text, **sizes, out=tmp_path / "stopped")
     monkeypatch.setattr("recallkit.training.lists.learn_lists", None)  # they are not learnt again
-    assert recallkit.train("zoo:attention", text, **sizes, out=tmp_path / "stopped").training.equals(lists)
+    assert recallkit.train(
+        "zoo:attention",
+        text,
+        **sizes,
+        out=tmp_path / "stopped",
+    ).training.equals(lists)
