@@ -26,18 +26,6 @@ def rows_of(
     return verdicts, [f"d{number}" for number in np.repeat(np.arange(num_documents), sizes)]
 
 
-def test_documents_of_one_size_have_the_error_of_a_mean():
-    contains, documents = (
-        np.random.default_rng(2).random((60, 2)) < 0.3,
-        [f"d{number // 3}" for number in range(60)],
-    )
-    of_document = contains.reshape(20, 3, 2).mean(axis=1)
-    intervals = compare_shares(*by_document(contains, documents))
-    assert intervals.error == pytest.approx(of_document.std(axis=0, ddof=1) / np.sqrt(20))
-    apart = of_document[:, 1] - of_document[:, 0]
-    assert intervals.difference_error[1] == pytest.approx(apart.std(ddof=1) / np.sqrt(20))
-
-
 def test_mean_nlls_are_paired_by_document():
     rng = np.random.default_rng(4)
     answers = np.repeat(rng.integers(1, 7, (30, 1)), 3, axis=1).astype(float)

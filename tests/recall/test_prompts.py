@@ -199,35 +199,6 @@ def test_cuts_by_hand() -> None:
     assert cut_around_answer("", "a", np.zeros(0, np.int64), 3) == ""
 
 
-def test_places_by_hand() -> None:
-    prompt, stops = "İé: Value, VALUE\né:", np.arange(1, 22)
-    assert len(prompt.encode()) == 22, "two characters of two bytes before the value, one behind it"
-    stops = np.arange(1, 23)
-    assert find_places(prompt, "value", stops, 0) == Places(2, 22 - 13, answer_cut=False)
-    assert find_places(prompt, "value", stops, 6) == Places(
-        2,
-        22 - 13,
-        answer_cut=False,
-        characters_cut=4,
-    )
-    assert find_places(prompt, "value", stops, 7) == Places(
-        2,
-        22 - 13,
-        answer_cut=False,
-        characters_cut=5,
-    )
-    assert find_places(prompt, "value", stops, 14) == Places(
-        2,
-        None,
-        answer_cut=True,
-        characters_cut=12,
-    )
-    assert find_places(prompt, "value", stops, 1).characters_cut == 1
-    assert find_places("éa", "a", np.arange(1, 4), 1).characters_cut == 1, "a character that is cut in two"
-    assert find_places(prompt, "none", stops, 0) == Places(0, None, answer_cut=False)
-    assert find_places("ab value", "value", np.array([3, 4, 5, 6, 8]), 0).distance == 4
-
-
 WORDS = st.text(alphabet="ab the.an,-A\n’", max_size=30) | st.lists(
     st.sampled_from(["the", "Denver", "Broncos,", "an", "15-1"]),
 ).map(" ".join)

@@ -3,7 +3,6 @@ reused and resumed, mistakes."""
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import json
 import multiprocessing
@@ -16,7 +15,7 @@ import pytest
 from recallkit.errors import UserError
 from recallkit.models import loading
 from recallkit.recall.run import RecallOptions, documents_path, evaluate_recall
-from recallkit.recall.tasks import TASKS, load_rows
+from recallkit.recall.tasks import load_rows
 from recallkit.recall.view import answer
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import ROOT, made_up_texts
@@ -118,20 +117,6 @@ def test_a_documents_table_says_what_happened(home, rows, tmp_path):
     assert pl.read_parquet(folder / "recall.parquet").equals(tables.recall)
 
 
-def test_of_one_that_copies_and_one_that_does_not_it_is_said_so(home, tmp_path):
-    rows = write_rows(tmp_path / "fda.jsonl", 24)
-    tables, _ = evaluate_recall(
-        ["control:unigram", "control:copy"],
-        ["fda"],
-        tmp_path / "out",
-        RecallOptions(data=rows),
-    )
-    assert answer(tables).startswith(
-        "On fda, control:unigram gives the value in 0.0 % of 24 prompts (95 % interval 0.0 to ",
-    )
-    assert "; control:copy in 100.0 % (100.0 points more, 95 % interval " in answer(tables)
-
-
 def test_cut_prompts_and_lost_answers_are_counted(run, home, tiny_model, rows, tmp_path):
     model, out = str(tiny_model("llama")), tmp_path / "out"
     done = run("eval-recall", model, "--tasks", "fda", "--data", rows, "--context", 120, "-o", out)
@@ -149,35 +134,6 @@ def test_cut_prompts_and_lost_answers_are_counted(run, home, tiny_model, rows, t
     assert f"{line}{sum(lost)} whose answer was only in what was cut" in " ".join(
         done.stdout.split(),
     )
-
-
-def test_rows_of_the_hub_that_are_not_as_many_as_published_are_noted(
-    run,
-    home,
-    tmp_path,
-    monkeypatch,
-):
-    (tmp_path / "fda").mkdir()
-    write_rows(tmp_path / "fda" / "validation.jsonl")
-    monkeypatch.setitem(
-        TASKS,
-        "fda",
-        dataclasses.replace(TASKS["fda"], hub_id=str(tmp_path / "fda")),
-    )
-    done = run(
-        "eval-recall",
-        "control:copy",
-        "--tasks",
-        "fda",
-        "--limit",
-        2,
-        "-o",
-        tmp_path / "out",
-    )
-    assert done.returncode == 0, done.stderr
-    said = " ".join(done.stdout.split())
-    assert "fda: fda@main has 8 rows, while published figures are of 1,102" in said
-    assert "not comparable with published figures" in said
 
 
 def test_prompts_read_twice_and_documents_cut_around_the_answer_are_results_of_their_own(

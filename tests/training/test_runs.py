@@ -67,42 +67,26 @@ def test_zoologys_figure_2():
     }
 
 
-def test_zoologys_figure_6():
-    """F.1, experiments 2 and 3: D of N/32 to N/4 at N = 256, windows of 8 and 32."""
-    runs = runs_of("zoology:6", "mqar", SweepOptions())
-    assert {shape for run in runs for shape in shapes(run.task.training)} == {
-        (256, 8),
-        (256, 16),
-        (256, 32),
-        (256, 64),
-    }
-    assert {run.config.d_model for run in runs} == {64, 128, 256}
-    assert {run.size for run in runs} == {"", "window 8", "window 32"}
-    assert {run.batch for run in runs} == {16}
-
-
-def test_baseds_figure_2():
-    """3.1 and the sizes of appendix E.2."""
-    runs = runs_of("based:2", "mqar", SweepOptions())
-    (task,) = {run.task for run in runs}
-    assert shapes(task.training) == [(256, pairs) for pairs in (4, 8, 16, 32, 64)]
-    assert shapes(task.test) == [(1024, pairs) for pairs in (4, 8, 16, 32, 64, 128, 256)]
-    assert sizes(runs, "based") == {(width, f"feature_dim {size}") for width in (48, 64, 128) for size in (8, 16, 24)}
-    assert sizes(runs, "attention") == {(64, ""), (128, "")}
-    assert sizes(runs, "sliding_window") == {(128, f"window {2**power}") for power in range(3, 11)}
-    assert sizes(runs, "mamba") == {(width, f"state {size}") for width in (64, 128, 256) for size in (8, 16, 24)}
-    assert sizes(runs, "h3") == sizes(runs, "hyena") == {(64, ""), (128, ""), (256, "")}
-    assert {run.config.mlp for run in runs} == {"none"}
-
-
-def test_baseds_figure_3():
-    runs = runs_of("based:3", "mqar", SweepOptions())
-    (task,) = {run.task for run in runs}
-    assert shapes(task.test) == [(1024, 256)], "256 pairs"
-    maps = {run.config.layers[1].options["feature_map"] for run in runs}
-    assert maps == {"taylor", "elu", "identity", "relu", "square", "cosformer", "performer"}
-    assert {run.config.d_model for run in runs if run.line == "relu"} == set(range(64, 513, 64))
-    assert all(run.config.layers[1].options["feature_dim"] == run.config.d_model for run in runs if run.line == "relu")
+@pytest.mark.parametrize(
+    ("preset", "number", "trained", "tested"),
+    [
+        ("zoology:6", 336, {(256, pairs) for pairs in (8, 16, 32, 64)}, 256),
+        ("based:2", 136, {(256, pairs) for pairs in (4, 8, 16, 32, 64)}, 1024),
+        ("based:3", 256, {(256, pairs) for pairs in (4, 8, 16, 32, 64)}, 1024),
+    ],
+)
+def test_other_figures_have_their_runs(preset, number, trained, tested):
+    """As many as docs/train.md says; every size in every combination (F.1; 3.1 and E.2)."""
+    runs = runs_of(preset, "mqar", SweepOptions())
+    assert len(runs) == len({run.digest for run in runs}) == number
+    assert {shape for run in runs for shape in shapes(run.task.training)} == trained
+    assert {part.length for run in runs for part in run.task.test} == {tested}
+    for run in runs:
+        assert run.config.mlp == ("none" if preset.startswith("based") else "swiglu")
+        if run.line == "based":
+            assert run.config.d_model in (48, 64, 128)
+        if run.line == "relu":
+            assert run.config.layers[1].options["feature_dim"] == run.config.d_model
 
 
 def test_choices_take_the_place_of_a_presets():
