@@ -76,7 +76,7 @@ def find(model: str, options: TextTrainingOptions) -> Trained:
 
     Raises UserError for an unknown name, and for a file that is not such a table.
     """
-    trained = _named(model, options.seq_len)
+    trained = _find(model, options.seq_len)
     recipe = trained.recipe
     lists = recipe.lists and not options.no_lists
     recipe = replace(recipe, batch=options.batch or recipe.batch, lists=lists)
@@ -89,7 +89,7 @@ def find(model: str, options: TextTrainingOptions) -> Trained:
     return trained._replace(recipe=recipe)
 
 
-def _named(model: str, seq_len: int | None) -> Trained:
+def _find(model: str, seq_len: int | None) -> Trained:
     if model.endswith(".toml"):
         return _read(Path(model), seq_len or config.SEQ_LEN)
     if model.startswith(zoo.PREFIX):
