@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -56,16 +55,6 @@ def test_counts_equal_the_reference_however_a_chunk_is_divided(chunk, num_thread
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bigram_kernels, "_SORTED_TOKENS", piece)
         assert_same(count_bigrams(*chunk, num_threads=num_threads), count_bigrams_reference(*chunk))
-
-
-def test_chunks_merge_to_the_whole() -> None:
-    ids, one_segment = (
-        (np.random.default_rng(4).zipf(1.3, 20_000) % 3_000).astype(np.uint16),
-        np.zeros(1, np.int64),
-    )
-    # Each chunk begins with the last id of the one before, whose bigram with the next it counts.
-    runs = [count_bigrams(ids[max(0, begin - 1) : end], one_segment) for begin, end in pairwise([0, 3, 7_000, 7_001, 20_000])]
-    assert_same(merge_runs(runs), count_bigrams_reference(ids, one_segment))
 
 
 @given(

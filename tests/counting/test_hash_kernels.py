@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit.counting import hash_kernels
-from recallkit.counting.hash_kernels import HashRun, HashSampler, merge_hashes, smallest
+from recallkit.counting.hash_kernels import HashSampler, smallest
 from recallkit.counting.ngram_hash import ngram_hash
 
 
@@ -75,13 +75,6 @@ def test_a_sample_of_much_text_is_exact(dtype, num_distinct):
     wanted = sorted(all_hashes(ids.tolist(), [0], 13))
     for most in (10, 900, len(wanted), 10**6):
         assert HashSampler(13, most).count(ids, np.zeros(1, np.int64)).hashes.tolist() == wanted[:most]
-
-
-def test_runs_merge_without_repeats():
-    a, b = HashRun(np.array([1, 4, 9], np.uint64)), HashRun(np.array([0, 4, 2**64 - 2], np.uint64))
-    assert merge_hashes([a, b]).hashes.tolist() == [0, 1, 4, 9, 2**64 - 2]
-    assert smallest([a, b, HashRun(np.empty(0, np.uint64))], 3).hashes.tolist() == [0, 1, 4]
-    assert smallest([], 3).hashes.tolist() == []
 
 
 def test_the_hash_never_changes():

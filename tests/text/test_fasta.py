@@ -7,17 +7,13 @@ import gzip
 import random
 import re
 import tempfile
-from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 from unittest import mock
 
-import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import recallkit
 from recallkit.text import fasta, readers
 from recallkit.text.corpus import open_corpus
 from tests.text.test_corpus import assert_reenters, fails
@@ -116,24 +112,3 @@ def test_what_is_no_dna_is_named(tmp_path, text, message):
 def test_a_name_begins_a_line(tmp_path, block):
     with mock.patch.object(readers, "BLOCK_BYTES", block):
         assert "'>' in a:1-5 is not a base" in fails(write(tmp_path, ">a >b\nAC>GT\n"))[1]
-
-
-def test_dna_is_counted_and_sliced(tmp_path):
-    """Documents are chromosomes, tokens bases: the counts are those of neighbours."""
-    bases = ["".join(random.Random(seed).choices("ACGT", k=3000)) for seed in range(4)]
-    path, counts = (
-        write(tmp_path, "".join(f">chr{n}\n{text}\n" for n, text in enumerate(bases))),
-        tmp_path / "counts.duckdb",
-    )
-    recallkit.count(path, out=counts, tokenizer="bytes", boundary="document")
-    recallkit.slice(
-        path,
-        tmp_path / "slices",
-        counts=counts,
-        tokenizer="bytes",
-        boundary="document",
-        seq_len=512,
-    )
-    records = {(row["first"], row["second"]): row["count"] for row in recallkit.bigrams(counts).to_dicts()}
-    assert records == Counter(pair for text in bases for pair in pairwise(b"\n" + text.encode()))
-    assert pl.read_parquet(tmp_path / "slices" / "tokens.parquet").height == sum(map(len, bases))

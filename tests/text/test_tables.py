@@ -6,7 +6,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import json
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -192,18 +191,3 @@ def test_bad_csv(tmp_path: Path, content: bytes, message: str, expected: list[st
         assert message in fails(path, SKIPPING)[1]
     else:
         assert read(path, options=SKIPPING) == expected
-
-
-def test_real_text_is_the_same_in_every_format(tmp_path: Path, test_data: Path) -> None:
-    source = test_data / "corpus" / "valid.jsonl.zst"
-    documents = list(open_corpus([str(source)]).documents())[:300]
-    rows = [{"text": d.text, "meta": json.dumps({"pile_set_name": d.source})} for d in documents]
-    write_arrow(tmp_path / "a.arrow", pa.Table.from_pylist(rows), 100)
-    (tmp_path / "a.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False))
-    with (tmp_path / "a.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, ["text", "meta"])
-        writer.writeheader()
-        writer.writerows(rows)
-    for name in ("a.arrow", "a.json", "a.csv"):
-        read_again = list(open_corpus([str(tmp_path / name)]).documents())
-        assert [(d.text, d.source) for d in read_again] == [(d.text, d.source) for d in documents], name
