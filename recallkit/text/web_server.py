@@ -147,7 +147,7 @@ class WebFile:
         def read() -> bytes:
             with self._answer("GET") as answer:
                 content = b""
-                while len(content) < most and (piece := self._within(answer.read, PIECE)):
+                while len(content) < most and (piece := self._piece(answer, len(content), PIECE)):
                     content += piece
                 return content[:most]
 
@@ -188,19 +188,24 @@ class WebFile:
         """The body of an answer, which is to have so many bytes."""
         done = 0
         while done < size:
-            try:
-                piece: bytes = self._within(answer.read, min(PIECE, size - done))
-            except TimeoutError:
-                raise
-            except (OSError, http.client.HTTPException) as error:
-                problem = f"it breaks off after {done:,} bytes ({reason(error)})"
-                raise PassingError(problem) from error
+            piece = self._piece(answer, done, min(PIECE, size - done))
             if not piece:
                 raise PassingError(f"it breaks off after {done:,} of {size:,} bytes")
             done += len(piece)
             yield piece
-        if self._within(answer.read, 1):
+        if self._piece(answer, done, 1):
             raise WebError(f"it has more than the {size:,} bytes that were promised")
+
+    def _piece(self, answer: HTTPResponse, done: int, size: int) -> bytes:
+        """The next bytes of an answer, of which so many were read; none at its end."""
+        try:
+            piece: bytes = self._within(answer.read, size)
+        except TimeoutError:
+            raise
+        except (OSError, http.client.HTTPException) as error:
+            problem = f"it breaks off after {done:,} bytes ({reason(error)})"
+            raise PassingError(problem) from error
+        return piece
 
     def _facts_of(self, answer: HTTPResponse, part: range | None) -> Facts | None:
         """What an answer to the request for a part, or for all, says; None of one without a size.
