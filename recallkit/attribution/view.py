@@ -335,13 +335,15 @@ class ComparisonView(ResultView):
         """What is retained and the share of the gap where bigrams up to other training counts are AR hits."""
         cuts = count_cuts(self.labels["max_count"])
         thresholds = sorted({cuts[name] for name in ("quarter", "half", "most", "double", "fourfold")})
-        rows = {(row["model"], row["threshold"]): row for row in self.rows.by_threshold.to_dicts()}
-        body = {model: [rows[model, threshold] for threshold in thresholds] for model in self.models}
+        rows: dict[str, list[Row]] = {model: [] for model in self.models}
+        for row in self.rows.by_threshold.sort("threshold", maintain_order=True).to_dicts():
+            if row["threshold"] in thresholds:
+                rows[row["model"]].append(row)
         return _of_shares(
             "AR hits by threshold: retained recall / share of the gap, %",
             [f"up to {threshold:,}" for threshold in thresholds],
             "AR hits, of tokens",
-            body,
+            rows,
             f"Threshold: the largest training count that a bigram of AR hits may have. {_SLASH}",
         )
 
@@ -377,13 +379,16 @@ class ComparisonView(ResultView):
             for model, source in pairs
             if not is_void(rows[model, source, "ar_hit"]) and rows[model, source, "all"]["delta_nll"] < 0
         ]
+        by_model: dict[str, list[Row]] = {}
+        for model in models:
+            by_model[model] = [rows[model, source, "ar_hit"] for source in largest]
         hidden = len(sources) - len(largest)
         more = f" The Parquet file also has {counted(hidden, 'smaller source')}." if hidden else ""
         return _of_shares(
             f"{self.hits_at_first} by source: retained recall / share of the gap, %",
             [f"{source}\n{abbreviate(tokens[source])} tokens" for source in largest],
             f"{self.hits.removesuffix(' bigrams')}, of tokens",
-            {model: [rows[model, source, "ar_hit"] for source in largest] for model in models},
+            by_model,
             f"{_SLASH}{more}{shares_of_leads(leads)}",
         )
 
@@ -409,14 +414,14 @@ class ComparisonView(ResultView):
         rows: dict[str, list[Row]] = {model: [] for model in self.models}
         for row in self.rows.by_partition.to_dicts():
             rows[row["model"]].append(row)
+        lines = [["share of tokens", *(cells.figure(row, "share_of_tokens") for row in rows[self.models[0]])]]
+        for model, some in rows.items():
+            lines.append([model, *(DASH if is_void(row) else percent(row["gap_share"]) for row in some)])
         rare = f"Rare: seen at most {self.labels['max_count']:,} times in training."
         return Table(
             "Where the gap lies: tokens by what the context already contains and by the bigram's training count",
             ["model", *(class_.name.replace(" ", "\n") for class_ in PARTITION)],
-            [
-                ["share of tokens", *(cells.figure(row, "share_of_tokens") for row in rows[self.models[0]])],
-                *([model, *(DASH if is_void(row) else percent(row["gap_share"]) for row in some)] for model, some in rows.items()),
-            ],
+            lines,
             f"{rare} The first class is the AR hits. A model's shares add up to 100 %.{self._leads()}",
         )
 
@@ -469,7 +474,8 @@ def void_notes(rows: Iterable[Row]) -> list[str]:
 
 def _noise_of_reading(readings: Mapping[str, Sequence[float]]) -> list[str]:
     """A line of what reading in chunks alone changes in a sequence, at most of all variants, if it changes anything."""
-    most, mean = (max((noise[place] for noise in readings.values()), default=0.0) for place in (0, 1))
+    most = max((largest for largest, _ in readings.values()), default=0.0)
+    mean = max((mean for _, mean in readings.values()), default=0.0)
     what = "reading in chunks with nothing compressed changes NLLs"
     return [f"Noise: {what} by up to {most:.1e} nats, on average by {mean:.1e}"] if most else []
 

@@ -211,7 +211,7 @@ def print_table(table: Table) -> None:
     from rich.text import Text
 
     table = _narrowed(table, stdout().width)
-    rows = [[_cut(cell) for cell in row] for row in table.rows]
+    rows = [list(map(_cut, row)) for row in table.rows]
     headers = ["\n".join(map(printable, header.split("\n"))) for header in table.headers]
     between, widths = _layout(headers, rows, stdout().width)
     padding = (0, 1, 0, between - 2)

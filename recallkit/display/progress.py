@@ -108,7 +108,7 @@ class _Work:
     def begin(self) -> None:
         """The work begins now."""
         self._begun = time.monotonic()
-        self._told: float | None = None
+        self._last_report: float | None = None
 
     def show(self, done: int, about: int | None = None, /) -> None:
         """`done` of `total`, or of `about` so many: what the bar draws next."""
@@ -126,8 +126,8 @@ class _Work:
     def seconds_left(self) -> float:
         """Until the next line: the first one is early, but not at the heels of other work's."""
         now = time.monotonic()
-        if self._told is not None:
-            return self._told + self._seconds - now
+        if self._last_report is not None:
+            return self._last_report + self._seconds - now
         is_chosen = _VARIABLE in os.environ  # then the first line has no other time
         first, apart = (self._seconds, 0.0) if is_chosen else (_FIRST, _APART)
         return max(_begun + first, _last_line + apart) - now
@@ -137,7 +137,7 @@ class _Work:
         global _last_line
         with _lock:
             if _running[-1:] == [self] and self.seconds_left() <= 0:
-                self._told = _last_line = time.monotonic()
+                self._last_report = _last_line = time.monotonic()
                 self._write()
 
     def _write(self) -> None:

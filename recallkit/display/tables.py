@@ -132,12 +132,12 @@ class Table:
         """
         sides = "l" + "r" * (len(self.headers) - 1)
 
-        def line(cells: Iterable[list[str]], widest: int) -> str:
+        def line(cells: Iterable[Sequence[str]], widest: int) -> str:
             texts = (_latex_cell(parts, side, widest) for parts, side in zip(cells, sides, strict=True))
             return " & ".join(texts) + r" \\"
 
         head = line((header.split("\n") for header in self.headers), _WIDEST_HEADER)
-        rows = [line(([cell] for cell in row), _WIDEST_CELL) for row in self.rows]
+        rows = [line(zip(row, strict=True), _WIDEST_CELL) for row in self.rows]
         caption = latex_text(f"{self.title.rstrip('.')}. {self.caption or ''}")
         body = (
             f"\\begin{{table}}\n\\centering\n\\recallkitfit{{\\begin{{tabular}}{{{sides}}}\n\\toprule\n"

@@ -83,7 +83,11 @@ _NOT_CHOSEN: Spec = {"test": {"not": {"or": [{"param": "chosen"}, "datum.referen
 def on_front(rows: Sequence[Mapping[str, Any]], x: str, y: str) -> list[bool]:
     """Of each row whether no other one has a larger `y` with as small an `x`, or as large a `y` with a smaller one."""
     places = [(row[x], row[y]) for row in rows]
-    return [not any(a <= x and (b, -a) > (y, -x) for a, b in places) for x, y in places]
+
+    def is_beaten(x: float, y: float) -> bool:
+        return any(a <= x and (b, -a) > (y, -x) for a, b in places)
+
+    return [not is_beaten(x, y) for x, y in places]
 
 
 def front_layer(y: Spec) -> Spec:

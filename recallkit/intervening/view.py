@@ -154,7 +154,8 @@ def _retained(first: Row, others: Sequence[Row]) -> str:
 def _of_gaps(tables: InterveneTables, others: Sequence[Row]) -> str:
     """What part of their gaps the difference is, after a space; empty if no share means
     anything."""
-    known, void = ([row for row in others if row["void"] == is_void] for is_void in (False, True))
+    known = [row for row in others if row["void"] is False]
+    void = [row for row in others if row["void"]]
     if not known:
         return ""
     names = some_of([row["model"] for row in void])

@@ -86,7 +86,8 @@ def published_tables(published: PublishedGap) -> dict[str, Table]:
 def _group_table(published: PublishedGap, group: PublishedGroup) -> Table:
     """One row per model, as in the printed table; the share that it states itself, if it states any."""
     rows = published.frame.filter(group=group.name).to_dicts()
-    is_stated, is_ranged = (any(row[name] is not None for row in rows) for name in ("printed", "gap_share_low"))
+    is_stated = any(row["printed"] is not None for row in rows)
+    is_ranged = any(row["gap_share_low"] is not None for row in rows)
     implied = next(row["implied_ar_share"] for row in rows if row["model"] == group.reference)
     origin = f"by the row of {group.reference}" if group.ar_share == implied else "as given"
     for row in rows:

@@ -126,7 +126,11 @@ class RecallView(ResultView):
 def answer(tables: RecallTables) -> str:
     """A sentence for each of the first tasks: how often the first model gives the value, and the others beside it; which more there are."""
     rows, models, tasks = _cells(tables)
-    sentences = [_task_answer([rows[model, task] for model in models]) for task in tasks[:_MOST_SAID]]
+
+    def of_task(task: str) -> str:
+        return _task_answer([rows[model, task] for model in models])
+
+    sentences = list(map(of_task, tasks[:_MOST_SAID]))
     if tasks[_MOST_SAID:]:
         sentences.append(f"The table also has {', '.join(tasks[_MOST_SAID:])}.")
     return " ".join(sentences)
@@ -167,8 +171,11 @@ def _by_task(
 ) -> Table:
     """One row per model, one column per task."""
     rows, models, _ = _cells(tables)
-    body = [[model, *(cell(rows[model, task]) for task in tasks)] for model in models]
-    return Table(title, ["model", *tasks], body, **more)
+
+    def line(model: str) -> list[str]:
+        return [model, *(cell(rows[model, task]) for task in tasks)]
+
+    return Table(title, ["model", *tasks], list(map(line, models)), **more)
 
 
 def answers_table(tables: RecallTables) -> Table:

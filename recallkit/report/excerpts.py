@@ -175,7 +175,10 @@ def token_view(
         is_shown = Excerpt.around(sequence, position, longest) in packed
         return Place(model, part.row(-1, named=True), before, is_shown)
 
-    places = [[place(model, *hit) for hit in hits] for model, hits in enumerate(listed, 1)]
+    places = []
+    for model, hits in enumerate(listed, 1):
+        all_places = [place(model, *hit) for hit in hits]
+        places.append([lost for lost in all_places if lost.lost > 0])
     return TokenView(
         data=packer.document(packed),
         num_excerpts=len(packed),
@@ -184,7 +187,7 @@ def token_view(
         num_sequences=text.num_sequences,
         requested=len(requested),
         requested_shown=len(requested & packed.keys()),
-        places=[[hit for hit in hits if hit.lost > 0] for hits in places],
+        places=places,
         documents=packer.documents,
         other_tokenizers=packer.other_tokenizers,
         has_bytes=packer.pieces.has_bytes,

@@ -126,7 +126,8 @@ def sections_of(view: ResultView, styles: Mapping[str, Style], models: Sequence[
     `models`: in this order they are in the tables, too.
     """
     kind, version = view.kind, view.manifest.get("recallkit_version", "")
-    files = [f"{name}.parquet" for name in (kind, *(field.name for field in fields(view.tables)))]
+    names = [field.name for field in fields(view.tables)]
+    files = [f"{name}.parquet" for name in (kind, *names)]
     facts = {
         **view.method(),
         "Program": f"recallkit {version}".rstrip(),

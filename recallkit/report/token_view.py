@@ -108,8 +108,10 @@ def tokens_json(sequence: ScoredSequence, which: Which | None = None) -> dict[st
         if not keep:
             continue
         labels = {name: value for name, value in row.items() if not name.endswith(("_0", "_1")) and name != "sequence"}
-        scores = {side: {name[:-2]: row[name] for name in row if name.endswith(f"_{place}")} for side, place in sides.items()}
-        tokens.append({**labels, "state": state, **scores})
+        token = {**labels, "state": state}
+        for side, place in sides.items():
+            token[side] = {name[:-2]: row[name] for name in row if name.endswith(f"_{place}")}
+        tokens.append(token)
     facts = {"sequence": sequence.number, "num_sequences": sequence.num_sequences, "reference": sequence.reference, "model": sequence.model}
     return {**facts, "before": sequence.before, "tokens": tokens}
 

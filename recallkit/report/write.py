@@ -153,7 +153,11 @@ def _results(folders: Sequence[Path]) -> dict[str, list[Path]]:
     for top in folders:
         for place in _within(top):
             places.setdefault(place.resolve(), place)
-    return {kind: [place for place in places.values() if _contains(place, kind)] for kind in KINDS}
+
+    def of_kind(kind: str) -> list[Path]:
+        return [place for place in places.values() if _contains(place, kind)]
+
+    return {kind: of_kind(kind) for kind in KINDS}
 
 
 def _within(top: Path) -> Iterator[Path]:

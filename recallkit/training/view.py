@@ -69,9 +69,9 @@ def answer(tables: TradeoffTables) -> str:
         most = f", the most of {len(rows):,} models" if len(rows) > 1 else ""
         smaller = ""
         if near["state_bytes"] < best["state_bytes"]:
-            other = f"the {near['state_bytes']:,} bytes of {_named(near)}, with {percent(near['accuracy'])}"
+            other = f"the {near['state_bytes']:,} bytes of {_with_size(near)}, with {percent(near['accuracy'])}"
             smaller = f"; the smallest state within {100 * _NEAR:.0f} points of that is {other}"
-        sentences.append(f"{_named(best)} gives {share}{most}{smaller}.")
+        sentences.append(f"{_with_size(best)} gives {share}{most}{smaller}.")
     return " ".join(sentences)
 
 
@@ -83,7 +83,7 @@ def _size(row: Row) -> str:
     return f"{row['width']}, {row['size']}".removesuffix(", ")
 
 
-def _named(row: Row) -> str:
+def _with_size(row: Row) -> str:
     """`mamba (width 64, state 16)`."""
     return f"{row['model']} (width {_size(row)})"
 
