@@ -63,89 +63,89 @@ def _split(declared: str) -> list[list[str]]:
 
 # Name, unit, label, form, meaning; a slash in a label ends its line.
 _READ = _split("""
-    tokens          |        | tokens                | ,
-    share_of_tokens | share  | tokens                | z.2f                 | their share of all
-    nll             | nats   | NLL                   | z.2f
-    ppl             |        | ppl                   | ,.2f optional2
-    ppl_reference   |        | reference/ppl         | ,.2f optional2
-    ppl_model       |        | ppl                   | ,.2f optional3
-    ar_nll          | nats   | AR hits               | z.2f                 | NLL of AR hits
-    first_nll       | nats   | first                 | z.2f optional1       | of their bigrams' first occurrences
-    other_nll       | nats   | other                 | z.2f optional2       | of other tokens
-    step            |        | step                  | ,
-    delta_nll       | nats   | gap,/nats             | z.3f                 | the gap
-    gap_share       | %      | share of/the gap, %   | z.0f ± dash          | the slice's part of the gap
-    repeated_gap_share | %   | all/rep.              | z.0f
-    placebo_retained | %     | placebo/retains       | z.0f ±
-    placebo_gap_share | %    | placebo's/gap share   | z.1f ±
-    control_share   | %      | control, %            | z.1f ± dash          | the control's
-    gain            | points | gain, points          | z.1f ±               | recall gain
-    retained        | %      | retained, %           | z.0f ±               | a model's recall gain over the reference's
-    efficiency      | %      | effi-/ciency, %       | z.1f                 | recall efficiency
-    efficiency_model | %     | recall effi-/ciency, % | z.1f
-    last            |        | last                  | ,                    | ids of context
-    context_gain    | nats   | gain                  | .3f
-    long_ppl        |        | LongPPL               | ,.2f
-    score           | nats   | score                 | z.2f ±
-    far_share       | %      | far share             | z.1f ± struck        | the far context's part of the gap
-    mirror_share    | %      | mirror                | z.1f struck          | with model and reference exchanged
-    state_bytes     | bytes  | state                 | size                 | of one sequence
-    loss_ar_hit     | nats   | loss in/AR hits       | z.3f optional1
-    loss_first      | nats   | loss in first/occurrences | z.3f ±           | where their bigrams first occur
-    repeated_bigrams |       | bigrams               | .1f
-    repeated_share  | share  | repeated              | z.1f
-    ar_hits         |        | AR hits               | ,
-    ar_hit_share    | share  | AR hits               | z.2f
-    distances       |        | number                | ,
-    median_distance |        | median                | ,
-    alpha           |        | alpha                 | .2f
-    x_min           |        | from                  | ,
-    tail_share      | share  | in tail               | z.1f
-    ks              |        | KS                    | .3f
-    gain_exposed    | nats   | gain                  | .3f
-    alpha_exposed   |        | beta                  | .2f
-    loss_nats       | nats   | loss (nats)           | .3f
-    learning_rate   |        | learning rate         | .2g
-    lists_4         | share  | lists of 4            | z.1f
-    lists_16        | share  | of 16 pairs           | z.1f
-    accuracy        | share  | accuracy              | z.1f
-    same_argmax     | share  | same argmax           | z.2f
-    gap_share_clipped | share | clipped              | z.1f struck
-    share           | share  | share                 | z.1f
-    printed         | share  | stated                | z.1f
-    parameters      |        | parameters            | amount
-    state_elements  |        | state                 | amount
-    flops_per_token |        | FLOP per token        | amount
-    flops_paper     | T      | TFLOP                 | .2f
-    trained_tokens  |        | trained on            | amount
-    miss            | share  | miss                  | +z.1f
-    loss            | nats   | loss                  | +z.2f
-    loss_share      | share  | on them               | z.1f struck
-    cache_bytes     | bytes  | cache                 | size
-    kl              | nats   | mean                  | #.3g                 | KL divergence
-    kl_p50          | nats   | 50 %                  | #.3g                 | its quantiles
-    kl_p95          | nats   | 95 %                  | #.3g
-    kl_p99          | nats   | 99 %                  | #.3g
-    ratio           |        | ratio/to first        | z.2f ±               | `kl` over `kl_first`
-    agreement       | %      | agree                 | z.1f                 | both rank the same token first
-    points          | points | causal recall,/points | z.1f ±               | causal recall
-    causal          | points | causal, points        | z.1f ±               | causal recall
-    causal_retained | %      | causally, %           | z.0f ±
-    completion      | nats   | completion            | z.2f
-    floor           | nats   | floor                 | z.2f
-    key             | nats   | key                   | z.2f
-    use             | nats   | any use               | z.2f
-    recall          | nats   | causal recall,/nats   | z.2f ±
-    causal_share    | %      | of the gap,/%         | z.1f ± struck
+    tokens            |        | tokens                    | ,
+    share_of_tokens   | share  | tokens                    | z.2f             | of all tokens
+    nll               | nats   | NLL                       | z.2f
+    ppl               |        | ppl                       | ,.2f optional2
+    ppl_reference     |        | reference/ppl             | ,.2f optional2
+    ppl_model         |        | ppl                       | ,.2f optional3
+    ar_nll            | nats   | AR hits                   | z.2f             | on AR hits
+    first_nll         | nats   | first                     | z.2f optional1   | first occurrences
+    other_nll         | nats   | other                     | z.2f optional2   | on other tokens
+    step              |        | step                      | ,
+    delta_nll         | nats   | gap,/nats                 | z.3f             | the gap
+    gap_share         | %      | share of/the gap, %       | z.0f ± dash      | part of the gap here
+    repeated_gap_share | %      | all/rep.                  | z.0f
+    placebo_retained  | %      | placebo/retains           | z.0f ±
+    placebo_gap_share | %      | placebo's/gap share       | z.1f ±
+    control_share     | %      | control, %                | z.1f ± dash      | the control's
+    gain              | points | gain, points              | z.1f ±           | recall gain
+    retained          | %      | retained, %               | z.0f ±           | of the reference's; null if that may be below 0.1 points
+    efficiency        | %      | effi-/ciency, %           | z.1f             | recall efficiency
+    efficiency_model  | %      | recall effi-/ciency, %    | z.1f
+    last              |        | last                      | ,
+    context_gain      | nats   | gain                      | .3f
+    long_ppl          |        | LongPPL                   | ,.2f
+    score             | nats   | score                     | z.2f ±
+    far_share         | %      | far share                 | z.1f ± struck    | of the gap
+    mirror_share      | %      | mirror                    | z.1f struck
+    state_bytes       | bytes  | state                     | size             | of one sequence
+    loss_ar_hit       | nats   | loss in/AR hits           | z.3f optional1   | on AR hits
+    loss_first        | nats   | loss in first/occurrences | z.3f ±           | at first occurrences
+    repeated_bigrams  |        | bigrams                   | .1f
+    repeated_share    | share  | repeated                  | z.1f
+    ar_hits           |        | AR hits                   | ,
+    ar_hit_share      | share  | AR hits                   | z.2f
+    distances         |        | number                    | ,
+    median_distance   |        | median                    | ,
+    alpha             |        | alpha                     | .2f
+    x_min             |        | from                      | ,
+    tail_share        | share  | in tail                   | z.1f
+    ks                |        | KS                        | .3f
+    gain_exposed      | nats   | gain                      | .3f
+    alpha_exposed     |        | beta                      | .2f
+    loss_nats         | nats   | loss (nats)               | .3f
+    learning_rate     |        | learning rate             | .2g
+    lists_4           | share  | lists of 4                | z.1f
+    lists_16          | share  | of 16 pairs               | z.1f
+    accuracy          | share  | accuracy                  | z.1f
+    same_argmax       | share  | same argmax               | z.2f
+    gap_share_clipped | share  | clipped                   | z.1f struck
+    share             | share  | share                     | z.1f
+    printed           | share  | stated                    | z.1f
+    parameters        |        | parameters                | amount
+    state_elements    |        | state                     | amount
+    flops_per_token   |        | FLOP per token            | amount
+    flops_paper       | T      | TFLOP                     | .2f
+    trained_tokens    |        | trained on                | amount
+    miss              | share  | miss                      | +z.1f
+    loss              | nats   | loss                      | +z.2f            | without the mixers
+    loss_share        | share  | on them                   | z.1f struck      | on AR hits
+    cache_bytes       | bytes  | cache                     | size             | that grows
+    kl                | nats   | mean                      | #.3g             | KL divergence
+    kl_p50            | nats   | 50 %                      | #.3g
+    kl_p95            | nats   | 95 %                      | #.3g
+    kl_p99            | nats   | 99 %                      | #.3g
+    ratio             |        | ratio/to first            | z.2f ±           | `kl` over `kl_first`
+    agreement         | %      | agree                     | z.1f             | of first choices
+    points            | points | causal recall,/points     | z.1f ±           | causal recall
+    causal            | points | causal, points            | z.1f ±           | causal recall
+    causal_retained   | %      | causally, %               | z.0f ±
+    completion        | nats   | completion                | z.2f
+    floor             | nats   | floor                     | z.2f
+    key               | nats   | key                       | z.2f
+    use               | nats   | any use                   | z.2f
+    recall            | nats   | causal recall,/nats       | z.2f ±           | causal recall
+    causal_share      | %      | of the gap,/%             | z.1f ± struck    | of the gap
 """)
 """Columns that people read, under the names that they have in all tables."""
 
-_READINGS = {name: dict(zip(Column._fields[3:], fields, strict=False)) for name, *fields in _READ}
+READ = {name: dict(zip(Column._fields[3:], fields, strict=False)) for name, *fields in _READ}
 
 
 def declared(name: str, type_: str = "real") -> Column:
     """A column by its name; of what is in tables alone only its type is declared."""
-    return _read(name, _READINGS.get(name, {"label": name}), type_)
+    return _read(name, READ.get(name, {"label": name}), type_)
 
 
 def chosen(columns: str) -> list[Column]:
@@ -154,7 +154,7 @@ def chosen(columns: str) -> list[Column]:
     table = []
     for names, *texts in _split(columns):
         own = dict(zip(("label", "form"), texts, strict=False))
-        table += [_read(name, {"label": name, **_READINGS.get(name, {}), **own}) for name in names.split()]
+        table += [_read(name, {"label": name, **READ.get(name, {}), **own}) for name in names.split()]
     return table
 
 
