@@ -27,7 +27,8 @@ New: it is not in the context yet."""
 
 
 ELIMINATION = (
-    "backward elimination: from all layers one is removed at a time, always the one without which the most recall gain is retained"
+    "backward elimination: from all layers one is removed at a time, always the one without which "
+    "the most recall gain is retained"
 )
 
 
@@ -168,7 +169,8 @@ def ablation_tables(tables: AblationTables, manifest: Mapping[str, Any]) -> dict
     """
     caption = (
         f"Retained: in % of the recall gain on AR hits, {figure(rows[0], 'gain')} points. Loss: "
-        "nats per token, over all tokens and over AR hits; on them: the share of the total loss that "
+        "nats per token, over all tokens and over AR hits; on them: the share of the total loss "
+        "that "
         f"falls on AR hits. Intervals: {resampled(rows[0], which=' with AR hits')}."
     )
     mixers = Table.from_rows("Recall retained without mixers", columns, rows, caption)

@@ -1,4 +1,5 @@
-"""What a comparison answers: what is retained of the reference's recall, how far behind on AR hits, and where the gap lies."""
+"""What a comparison answers: what is retained of the reference's recall, how far behind on AR
+hits, and where the gap lies."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def short_percent(share: float) -> str:
 
 
 def in_short(reference: str, models: Sequence[str], totals: Totals) -> str:
-    """The answer as terminal and page have it: of one model in full, of several the range over all of them."""
+    """The answer as terminal and page have it: of one model in full, of several the range over
+    all of them."""
     hits = totals[models[0], "ar_hit"]
     if not hits["tokens"]:
         rows = {model: totals[model, "all"] for model in models}
@@ -45,7 +47,7 @@ def in_short(reference: str, models: Sequence[str], totals: Totals) -> str:
     return _of_several(reference, models, totals)
 
 
-# ---------------------------------------------------------------------------------------------- of one
+# ---------------------------------------------------------------------------------------------- of
 
 
 def _of_one(reference: str, model: str, totals: Totals) -> str:
@@ -98,7 +100,8 @@ def _ends(row: Row, name: str, scale: float, form: str) -> str:
 
 
 def _of_hits(reference: str, model: str, totals: Totals) -> str:
-    """How far a model is behind on AR hits, and what part of its gap they and all repeated bigrams carry."""
+    """How far a model is behind on AR hits, and what part of its gap they and all repeated
+    bigrams carry."""
     hits, every, repeated = (totals[model, name] for name in ("ar_hit", "all", "repeated"))
     if is_void(every) or is_void(hits):
         difference = f"Over all tokens the difference is {_nats(every)}"
@@ -129,7 +132,7 @@ def _nats(row: Row) -> str:
     return f"{row['delta_nll']:z.3f} nats per token" + (f" ({interval})" if row["delta_nll_ci_low"] is not None else "")
 
 
-# ------------------------------------------------------------------------------------------ of several
+# ------------------------------------------------------------------------------------------ of seve
 
 
 def _of_several(reference: str, models: Sequence[str], totals: Totals) -> str:
@@ -153,7 +156,8 @@ def _retained_range(reference: str, hits: Mapping[str, Row]) -> str:
 
 
 def _behind_range(they: str, rows: Mapping[str, Row]) -> str:
-    """How far all models are behind, and of which that is not shown; `they`: how they are called."""
+    """How far all models are behind, and of which that is not shown; `they`: how they are
+    called."""
     behind = {model: row["delta_nll"] for model, row in rows.items()}
     unresolved = [model for model, row in rows.items() if not row["is_distinct"]]
     said = f"{they} are {extremes(behind, _side)}"
@@ -167,7 +171,8 @@ def _side(nats: float) -> str:
 
 
 def _share_range(models: Sequence[str], totals: Totals) -> str:
-    """The shares of all gaps that AR hits carry, those of leads apart, and of which none is given."""
+    """The shares of all gaps that AR hits carry, those of leads apart, and of which none is
+    given."""
     rows = {model: totals[model, "ar_hit"] for model in models}
     void = [model for model, row in rows.items() if is_void(row)]
     known = {model: row["gap_share"] for model, row in rows.items() if model not in void}

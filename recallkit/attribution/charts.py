@@ -1,4 +1,5 @@
-"""Charts of a comparison: what models make of a bigram's return, where they differ from the reference, and what it depends on."""
+"""Charts of a comparison: what models make of a bigram's return, where they differ from the
+reference, and what it depends on."""
 
 from __future__ import annotations
 
@@ -7,7 +8,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
-from recallkit.display.cells import bounds, counted, percent, share_range, shares_of_leads, size, span
+from recallkit.display.cells import (
+    bounds,
+    counted,
+    percent,
+    share_range,
+    shares_of_leads,
+    size,
+    span,
+)
 from recallkit.display.charts import (
     FEW,
     HEIGHT,
@@ -42,7 +51,8 @@ LEFT_OUT = "Shares without a meaning, such as those of a gap that cannot be dist
 
 
 def figures(comparison: Comparison, only: Sequence[str] = ()) -> list[Figure]:
-    """Every chart of a comparison that has something to show, in the order of a report; of `only` some models, or of all."""
+    """Every chart of a comparison that has something to show, in the order of a report; of
+    `only` some models, or of all."""
     if only:
         comparison = replace(comparison, models=[model for model in comparison.models if model in only])
     makers = (price_figure, _recall, _by_bucket, _by_threshold)
@@ -58,11 +68,12 @@ def _names(comparison: Comparison) -> dict[str, str]:
     return labels([comparison.reference, *comparison.models], reference=comparison.reference)
 
 
-# ---------------------------------------------------------------------------------------------------------- what state costs
+# --------------------------------------------------------------------------------------------------
 
 
 def price_figure(comparison: Comparison) -> list[Figure]:
-    """What is retained beside the bytes of state, a line per model for its variants, where states differ; as figure 2 of Based, on text."""
+    """What is retained beside the bytes of state, a line per model for its variants, where
+    states differ; as figure 2 of Based, on text."""
     by_price, models = comparison.tables.by_price, [comparison.reference, *comparison.models]
     if by_price is None:
         return []
@@ -96,10 +107,19 @@ def price_figure(comparison: Comparison) -> list[Figure]:
     ids = " or ".join(f"{number:,}" for number in lengths)
     x = log_number("x", f"bytes of state after {ids} ids", [point["x"] for point in points])
     y = number("y", "recall gain on AR hits, points", zero=True)
-    place = {"align": {"expr": "datum.dx < 0 ? 'right' : 'left'"}, "dx": {"expr": "datum.dx"}, "dy": {"expr": "datum.dy"}}
+    place = {
+        "align": {"expr": "datum.dx < 0 ? 'right' : 'left'"},
+        "dx": {"expr": "datum.dx"},
+        "dy": {"expr": "datum.dy"},
+    }
     before = [
         front_layer(y),
-        layer("rule", "isValid(datum.least)", channels={"y": {**y, "field": "least"}, "y2": {"field": "most"}}, color="soft"),
+        layer(
+            "rule",
+            "isValid(datum.least)",
+            channels={"y": {**y, "field": "least"}, "y2": {"field": "most"}},
+            color="soft",
+        ),
         layer("text", channels={"y": y, "text": column("label")}, color="soft", **place),
     ]
     caption = "Recall gain on AR hits, in points of probability, against the bytes of state of one sequence. "
@@ -107,7 +127,16 @@ def price_figure(comparison: Comparison) -> list[Figure]:
     caption += " A line in a model's colour is the front of its own variants." * (1 < len(names) < len(known))
     if left_out := [shorten(row["model"], 40) for row in rows if row not in known]:
         caption += f" Not drawn, as their state is unknown: {', '.join(left_out)}."
-    drawn = line_chart(points, list(names), x, y, *before, reference=comparison.reference, some_first=False, height=_TALL)
+    drawn = line_chart(
+        points,
+        list(names),
+        x,
+        y,
+        *before,
+        reference=comparison.reference,
+        some_first=False,
+        height=_TALL,
+    )
     return _figure(comparison, "price", "Recall by bytes of state", caption, drawn)
 
 
@@ -162,7 +191,7 @@ def _is_free(box: tuple[float, ...], others: Sequence[tuple[float, ...]]) -> boo
     return not any(left < other[2] and other[0] < right and top < other[3] and other[1] < bottom for other in others)
 
 
-# ------------------------------------------------------------------------------------------------- the picture of the answer
+# -------------------------------------------------------------------------------------------------
 
 
 def _recall(comparison: Comparison) -> list[Figure]:
@@ -217,7 +246,8 @@ def _recall(comparison: Comparison) -> list[Figure]:
     spec["title"] = {"text": "Probability of the right token", **title}
     caption = (
         f"Mean probability of the last token of {bigram}: at its first occurrence, and where it "
-        f"returns ({comparison.hit}s). The rise of a line is the model's recall gain; retained: the "
+        f"returns ({comparison.hit}s). The rise of a line is the model's recall gain; retained: "
+        "the "
         "gain in per cent of the reference's."
     )
     return _figure(comparison, "recall", f"What models gain when {bigram} returns", caption, spec)
@@ -242,23 +272,40 @@ def _spread(ends: Sequence[float], height: float) -> Iterable[float]:
     return places
 
 
-# ------------------------------------------------------------------------------------------------------ a line per model
+# --------------------------------------------------------------------------------------------------
 
 
 def _by_bucket(comparison: Comparison) -> list[Figure]:
-    """Mean NLLs by training frequency of the bigram; recall gains by distance and by length of match."""
+    """Mean NLLs by training frequency of the bigram; recall gains by distance and by length of
+    match."""
     tables, threshold = comparison.tables, comparison.max_count
     of_counts = tables.by_count.to_dicts()
     has_hits = any(row["repeated"] and row["low"] <= threshold for row in of_counts)
-    panels = {True: f"bigram repeated{' (shaded: AR hits)' * has_hits}", False: "bigram not repeated"}
+    panels = {
+        True: f"bigram repeated{' (shaded: AR hits)' * has_hits}",
+        False: "bigram not repeated",
+    }
     by_count = [{**row, "panel": panels[row["repeated"]]} for row in of_counts]
     hits = f" (shaded: AR hits, up to a count of {threshold:,})" * has_hits
-    which = {True: f"tokens that repeat a bigram of their context{hits}", False: "tokens that do not repeat a bigram of their context"}
+    which = {
+        True: f"tokens that repeat a bigram of their context{hits}",
+        False: "tokens that do not repeat a bigram of their context",
+    }
     kinds = {row["repeated"] for row in of_counts}
     drawn = [words for kind, words in which.items() if kind in kinds]
     caption = f"Mean NLL by the training count of the bigram, as in Figure 1 of Zoology, for {', and for '.join(drawn)}."
-    shaded, axis = (panels[True], threshold) if has_hits else None, "training count of the bigram, up to"
-    count = _lines(comparison, ("by_count", "By training frequency", caption), by_count, "training count", axis, shaded=shaded)
+    shaded, axis = (
+        (panels[True], threshold) if has_hits else None,
+        "training count of the bigram, up to",
+    )
+    count = _lines(
+        comparison,
+        ("by_count", "By training frequency", caption),
+        by_count,
+        "training count",
+        axis,
+        shaded=shaded,
+    )
     gains = []
     for name, (title, axis, at, what) in _GAINS.items():
         rows = getattr(tables, name).filter(slice="ar_hit" if comparison.has_counts else "repeated").to_dicts()
@@ -268,10 +315,21 @@ def _by_bucket(comparison: Comparison) -> list[Figure]:
 
 
 _GAINS = {
-    "by_distance": ("distance", "tokens back to the bigram, up to", "high", "tokens back to the latest earlier occurrence of their bigram"),
-    "by_match": ("length of match", "tokens matched, from", "low", "tokens of the longest context that an earlier occurrence shares"),
+    "by_distance": (
+        "distance",
+        "tokens back to the bigram, up to",
+        "high",
+        "tokens back to the latest earlier occurrence of their bigram",
+    ),
+    "by_match": (
+        "length of match",
+        "tokens matched, from",
+        "low",
+        "tokens of the longest context that an earlier occurrence shares",
+    ),
 }
-"""Tables of recall gains by bucket: what they are by, their axis, the column drawn, and what it is."""
+"""Tables of recall gains by bucket: what they are by, their axis, the column drawn, and what it
+is."""
 
 
 def _lines(
@@ -285,7 +343,8 @@ def _lines(
     value: str = "nll",
     shaded: tuple[str, int] | None = None,
 ) -> list[Figure]:
-    """A figure by the column `at` of `value`, NLLs or recall gains; `words`: name, title, caption. A model's rows have the reference's."""
+    """A figure by the column `at` of `value`, NLLs or recall gains; `words`: name, title,
+    caption. A model's rows have the reference's."""
     points = []
     scale, unit, axis = (1, "nats", "NLL, nats per token") if value == "nll" else (100, "points", "recall gain, points")
     for model in (comparison.reference, *comparison.models):
@@ -294,7 +353,13 @@ def _lines(
             figure = row[f"{value}_reference" if is_reference else f"{value}_model"]
             if figure is not None and math.isfinite(figure):
                 place = f"{what} {span(row['low'], row['high'])} ({counted(row['tokens'], 'token')})"
-                point = {"model": model, "x": row[at], "y": scale * figure, "few": row["tokens"] < FEW, "panel": row.get("panel")}
+                point = {
+                    "model": model,
+                    "x": row[at],
+                    "y": scale * figure,
+                    "few": row["tokens"] < FEW,
+                    "panel": row.get("panel"),
+                }
                 points.append({**point, "at": place, "shown": f"{scale * figure:.2f} {unit}"})
     panels = list(dict.fromkeys(point["panel"] for point in points if point["panel"] is not None))
     if not points:
@@ -309,18 +374,26 @@ def _lines(
         one_row = [{"filter": f"datum.panel === '{shaded[0]}'"}, {"sample": 1}]
         before = [{**layer("rect", channels=edges, color="hits", opacity=0.13), "transform": one_row}]
     names = [comparison.reference, *comparison.models]
-    # Panels have one axis: how much more a model loses in one than in the other is what there is to see.
+    # Panels have one axis: how much more a model loses in one than in the other is what there is to
+    # see.
     more: Spec = {"panels": panels, "height": 150} if panels else {}
     name, called, caption = words
     caption += f" {_HOLLOW}" * any(point["few"] for point in points)
-    return _figure(comparison, name, called, caption, line_chart(points, names, x, y, *before, reference=comparison.reference, **more))
+    return _figure(
+        comparison,
+        name,
+        called,
+        caption,
+        line_chart(points, names, x, y, *before, reference=comparison.reference, **more),
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------ by threshold
+# --------------------------------------------------------------------------------------------------
 
 
 def _by_threshold(comparison: Comparison) -> list[Figure]:
-    """What is retained, and the AR hits' share of the gap, at every threshold on the training count."""
+    """What is retained, and the AR hits' share of the gap, at every threshold on the training
+    count."""
     panels = {"retained": "retained", "gap_share": "share of the gap"}
     points = []
     for row in comparison.tables.by_threshold.to_dicts():
@@ -329,14 +402,24 @@ def _by_threshold(comparison: Comparison) -> list[Figure]:
             if row["model"] in comparison.models and row[name] is not None and (name == "retained" or not is_void(row)):
                 within = cells.percent_range(row[f"{name}_ci_low"], row[f"{name}_ci_high"])
                 ends = {"low": row[f"{name}_ci_low"], "high": row[f"{name}_ci_high"]}
-                point = {"model": row["model"], "x": row["threshold"], "y": row[name], "panel": panel}
+                point = {
+                    "model": row["model"],
+                    "x": row["threshold"],
+                    "y": row[name],
+                    "panel": panel,
+                }
                 points.append({**point, **ends, "at": at, "shown": f"{percent(row[name])} ({within})"})
     if len({point["x"] for point in points}) < 2 or comparison.counts is None:
         return []
     rate = papers_count(comparison.counts["num_tokens"])
     marks = {comparison.max_count: "the threshold used here", rate: "the papers' rate"}
     x = log_number("x", "threshold on the training count", [point["x"] for point in points], base=2)
-    y = share("y", "%", domain=[min(0.0, *(point["y"] for point in points)), max(point["y"] for point in points)], clamp=True)
+    y = share(
+        "y",
+        "%",
+        domain=[min(0.0, *(point["y"] for point in points)), max(point["y"] for point in points)],
+        clamp=True,
+    )
     first, last = x["scale"]["domain"]
     marks = {count: name for count, name in marks.items() if max(0, first) < count <= last}
     before = [across("soft", x=mark, strokeDash=[4, 3]) for mark in marks]

@@ -1,4 +1,5 @@
-"""A comparison as people see it: the answer, the table, and on request thresholds, control, sources, slices and classes."""
+"""A comparison as people see it: the answer, the table, and on request thresholds, control,
+sources, slices and classes."""
 
 from __future__ import annotations
 
@@ -41,15 +42,25 @@ if TYPE_CHECKING:
     from recallkit.display.charts import Figure
 
     Causal = Mapping[str, Row]
-    """By model its causal recall on AR hits, `points` and `retained`, where an intervention measured it."""
+    """By model its causal recall on AR hits, `points` and `retained`, where an intervention
+    measured it."""
 
 _MOST_AS_TYPED = 10
-"""Models that are shown in the order in which they were typed; more are ranked by perplexity, as on a page."""
+"""Models that are shown in the order in which they were typed; more are ranked by perplexity, as
+on a page."""
 _MOST_SOURCES = 5
 """Sources in the table by source of a terminal; the Parquet file and pages contain all."""
 _MOST_TEXTS = 4
 """Files of the text that a model card names."""
-_ON_REQUEST = ("by_price", "gap", "by_slice", "context_gain", "by_context", "divergence", "by_placebo")
+_ON_REQUEST = (
+    "by_price",
+    "gap",
+    "by_slice",
+    "context_gain",
+    "by_context",
+    "divergence",
+    "by_placebo",
+)
 """The first table, and those that there are only where somebody asked for what is in them."""
 _SLASH = "Before the slash: recall gain in % of the reference's. –: unknown, or not meaningful."
 
@@ -57,8 +68,8 @@ _SLASH = "Before the slash: recall gain in % of the reference's. –: unknown, o
 class ComparisonView(ResultView):
     """A comparison as people see it: what was asked for comes right after the first table.
 
-    `causal`: the causal recall of the same models on the same text, where that is known. With `is_page` models are by
-    perplexity, and all sources are shown.
+    `causal`: the causal recall of the same models on the same text, where that is known. With
+    `is_page` models are by perplexity, and all sources are shown.
     """
 
     kind = "gap"
@@ -92,7 +103,12 @@ class ComparisonView(ResultView):
         """The threshold, the warning, and what is special of models."""
         labels = {name: self.labels.get(name) for name in ("max_count", "threshold", "in_training")}
         more = {name: self.manifest[name] for name in ("prefixes", "inexact", "in_context") if name in self.manifest}
-        return {**labels, "warning": self.warning, **more, "clean": self.manifest.get("clean", False)}
+        return {
+            **labels,
+            "warning": self.warning,
+            **more,
+            "clean": self.manifest.get("clean", False),
+        }
 
     def measured(self) -> Sequence[Measured]:
         """Perplexities, recall gain, and what is retained of the reference's, which comes first."""
@@ -100,7 +116,10 @@ class ComparisonView(ResultView):
 
     def _measured(self) -> Iterator[Measured]:
         text = ", ".join(bare(name) for name in (self.labels.get("names") or ["text"])[:_MOST_TEXTS])
-        hit, sides = self.comparison.hit, [("reference", self.models[0]), *(("model", model) for model in self.models)]
+        hit, sides = (
+            self.comparison.hit,
+            [("reference", self.models[0]), *(("model", model) for model in self.models)],
+        )
         for side, model in sides:
             every, hits = self._total(model, "all"), self._total(model, "ar_hit")
             name = every[side]
@@ -109,12 +128,19 @@ class ComparisonView(ResultView):
                 yield Measured(name, "perplexity", f"Perplexity of {hit}s", hits[f"ppl_{side}"], text)
                 yield Measured(name, "recall_gain", f"Recall gain on {hit}s", hits[f"gain_{side}"], text)
             if side == "model" and hits["retained"] is not None:
-                yield Measured(name, "recall_retained", f"Retained of the recall of {hits['reference']}", hits["retained"], text)
+                yield Measured(
+                    name,
+                    "recall_retained",
+                    f"Retained of the recall of {hits['reference']}",
+                    hits["retained"],
+                    text,
+                )
 
-    # --------------------------------------------------------------------------------------- the answer
+    # --------------------------------------------------------------------------------------- the an
 
     def answer(self) -> str:
-        """What is retained, how far behind on AR hits, where the gap lies; or what was asked besides."""
+        """What is retained, how far behind on AR hits, where the gap lies; or what was asked
+        besides."""
         tables, totals = self.rows, self.comparison.totals
         if tables.by_price is not None:
             sentences = [price.answer(tables.by_price)]
@@ -148,7 +174,7 @@ class ComparisonView(ResultView):
         rows = [self._total(model, "all") for model in self.models]
         return shares_of_leads(row["model"] for row in rows if not is_void(row) and row["delta_nll"] < 0)
 
-    # ----------------------------------------------------------------------------------------- the notes
+    # ----------------------------------------------------------------------------------------- the
 
     def notes(self) -> list[str]:
         """Why shares mean nothing, what is special of models and counts, bits per byte."""
@@ -171,14 +197,18 @@ class ComparisonView(ResultView):
         return void_notes(self._total(model, "ar_hit") for model in self.models)
 
     def _bits_per_byte(self) -> list[str]:
-        """One line: bits per byte, which compare models with different tokenizers. Empty if the bytes are not known."""
+        """One line: bits per byte, which compare models with different tokenizers. Empty if the
+        bytes are not known."""
         rows = [self._total(model, "all") for model in self.models]
         if rows[0]["bpb_reference"] is None:
             return []
-        pairs = [(rows[0]["reference"], rows[0]["bpb_reference"]), *((row["model"], row["bpb_model"]) for row in rows)]
+        pairs = [
+            (rows[0]["reference"], rows[0]["bpb_reference"]),
+            *((row["model"], row["bpb_model"]) for row in rows),
+        ]
         return ["Bits per byte: " + ", ".join(f"{model} {bits:.3f}" for model, bits in pairs)]
 
-    # ---------------------------------------------------------------------------------------- the tables
+    # ---------------------------------------------------------------------------------------- the t
 
     @property
     def _is_priced(self) -> bool:
@@ -221,7 +251,8 @@ class ComparisonView(ResultView):
 
     @property
     def is_in_bits(self) -> bool:
-        """Whether bits per byte take the place of perplexities, because tokenizers differ and the bytes are known."""
+        """Whether bits per byte take the place of perplexities, because tokenizers differ and
+        the bytes are known."""
         return bool(self.manifest["inexact"]) and self._total(self.models[0], "all")["bpb_reference"] is not None
 
     def first_rows(self) -> list[dict[str, Any]]:
@@ -254,8 +285,8 @@ class ComparisonView(ResultView):
     def _gap_table(self) -> Table:
         """Perplexities, the gap, recall gain, what is retained, and where the gap lies.
 
-        Of models with tokenizers of their own bits per byte, which compare them, if the bytes are known. A narrow
-        terminal leaves out the perplexity of other tokens.
+        Of models with tokenizers of their own bits per byte, which compare them, if the bytes are
+        known. A narrow terminal leaves out the perplexity of other tokens.
         """
         quality, form = ("Bits per byte", ".3f") if self.is_in_bits else ("Perplexity", ",.2f")
         has_counts = self.comparison.has_counts
@@ -273,10 +304,22 @@ class ComparisonView(ResultView):
             {shares}
         """
         rows = cells.without_zoo(self.first_rows())
-        rows[0] |= {"delta_nll": "", "retained": "reference", "gap_share": "", "repeated_gap_share": "", "void": False}
+        rows[0] |= {
+            "delta_nll": "",
+            "retained": "reference",
+            "gap_share": "",
+            "repeated_gap_share": "",
+            "void": False,
+        }
         for row in rows[:1]:
             row.update(dict.fromkeys(["retained_ci_low", "gap_share_ci_low"]))
-        spans = [("", 1), (quality.lower(), 3), ("", 1), ("recall", 2), ("share of the gap", 2 if has_counts else 1)]
+        spans = [
+            ("", 1),
+            (quality.lower(), 3),
+            ("", 1),
+            ("recall", 2),
+            ("share of the gap", 2 if has_counts else 1),
+        ]
         title = f"{quality}, recall, and where the gap to the reference lies"
         return Table.from_rows(title, columns, rows, self._first_caption(), groups=spans)
 
@@ -288,17 +331,21 @@ class ComparisonView(ResultView):
         shares = f"All rep.: share in all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of tokens."
         if not self.comparison.has_counts:
             rare = (
-                "Without training counts it is unknown which of them are rare (AR hits) and so hardly memorised; "
+                "Without training counts it is unknown which of them are rare (AR hits) and so "
+                "hardly memorised; "
                 "--train SOURCE gives the counts."
             )
             shares = "Share of the gap: the part that repeated bigrams (rep.) carry."
         sentences = [
-            f"{self.hits_at_first} are {percent(hits['share_of_tokens'], 2)} of {every['tokens']:,} tokens.",
+            f"{self.hits_at_first} are {percent(hits['share_of_tokens'], 2)} of "
+            f"{every['tokens']:,} tokens.",
             rare,
             *what_of_training(labels, every["tokens"]),
-            f"Gain: p(token) on {self.hits} less p at the bigram's first occurrence, in points. Retained: gain in % of the reference's.",
+            f"Gain: p(token) on {self.hits} less p at the bigram's first occurrence, in points. "
+            "Retained: gain in % of the reference's.",
             shares,
-            f"{'Intervals:' if every['delta_nll_ci_low'] is None else 'Brackets: 95 % intervals,'} {resampled(every)}.",
+            f"{'Intervals:' if every['delta_nll_ci_low'] is None else 'Brackets: 95 % intervals,'} "
+            f"{resampled(every)}.",
         ]
         caption = self._plain(" ".join(sentences) + self._leads())
         return "\n".join([caption, *(about_counts(labels, self.warning) if self.warning else ())])
@@ -315,7 +362,12 @@ class ComparisonView(ResultView):
             return None
         for row in rows:
             if row["is_reference"]:
-                row |= {"retained": "reference", "retained_ci_low": None, "causal_retained": "reference", "causal_retained_ci_low": None}
+                row |= {
+                    "retained": "reference",
+                    "retained_ci_low": None,
+                    "causal_retained": "reference",
+                    "causal_retained_ci_low": None,
+                }
         columns = """
             model
             gain            | recall gain
@@ -324,15 +376,19 @@ class ComparisonView(ResultView):
             causal_retained
         """
         caption = (
-            "Points of probability on AR hits. Causal recall: how much less probable sampled AR hits "
-            "become when the earlier occurrences of their bigrams are broken up (recallkit intervene). "
-            "Recall gain also includes what a repetition brings besides association: that the token is "
+            "Points of probability on AR hits. Causal recall: how much less probable sampled AR "
+            "hits "
+            "become when the earlier occurrences of their bigrams are broken up (recallkit "
+            "intervene). "
+            "Recall gain also includes what a repetition brings besides association: that the "
+            "token is "
             "present, and how far back."
         )
         return Table.from_rows("Recall gain beside causal recall", columns, cells.without_zoo(rows), caption)
 
     def _thresholds_table(self) -> Table:
-        """What is retained and the share of the gap where bigrams up to other training counts are AR hits."""
+        """What is retained and the share of the gap where bigrams up to other training counts
+        are AR hits."""
         cuts = count_cuts(self.labels["max_count"])
         thresholds = sorted({cuts[name] for name in ("quarter", "half", "most", "double", "fourfold")})
         rows: dict[str, list[Row]] = {model: [] for model in self.models}
@@ -357,7 +413,8 @@ class ComparisonView(ResultView):
         """
         rows = [self._total(model, "ar_hit") for model in self.models]
         sentences = [
-            f"Control: the share that {self.hits} would carry if models differed on them as on the first occurrences of the same bigrams.",
+            f"Control: the share that {self.hits} would carry if models differed on them as on the "
+            "first occurrences of the same bigrams.",
             "It is not subtracted.",
         ]
         if len(rows) > 1 and rows[0]["effective_clusters"] >= MIN_CLUSTERS:
@@ -366,7 +423,8 @@ class ComparisonView(ResultView):
         return Table.from_rows(title, columns, rows, " ".join(sentences) + self._leads())
 
     def _by_source_table(self) -> Table | None:
-        """What is retained and the share of the gap by source, the largest first; None if there is only one source."""
+        """What is retained and the share of the gap by source, the largest first; None if there
+        is only one source."""
         rows, models = rows_by_slice(self.rows.gap), self.models
         sources = [source for model, source, name in rows if (model, name) == (models[0], "ar_hit") and source != "ALL"]
         if len(sources) < 2:
@@ -410,19 +468,27 @@ class ComparisonView(ResultView):
         return Table.from_rows("Slices: retained recall and share of the gap", columns, rows, caption)
 
     def _partition_table(self) -> Table:
-        """Where the gap is: one column per class of PARTITION, with its share of tokens, and of each model's gap."""
+        """Where the gap is: one column per class of PARTITION, with its share of tokens, and of
+        each model's gap."""
         rows: dict[str, list[Row]] = {model: [] for model in self.models}
         for row in self.rows.by_partition.to_dicts():
             rows[row["model"]].append(row)
-        lines = [["share of tokens", *(cells.figure(row, "share_of_tokens") for row in rows[self.models[0]])]]
+        lines = [
+            [
+                "share of tokens",
+                *(cells.figure(row, "share_of_tokens") for row in rows[self.models[0]]),
+            ]
+        ]
         for model, some in rows.items():
             lines.append([model, *(DASH if is_void(row) else percent(row["gap_share"]) for row in some)])
         rare = f"Rare: seen at most {self.labels['max_count']:,} times in training."
         return Table(
-            "Where the gap lies: tokens by what the context already contains and by the bigram's training count",
+            "Where the gap lies: tokens by what the context already contains and by the bigram's "
+            "training count",
             ["model", *(class_.name.replace(" ", "\n") for class_ in PARTITION)],
             lines,
-            f"{rare} The first class is the AR hits. A model's shares add up to 100 %.{self._leads()}",
+            f"{rare} The first class is the AR hits. A model's shares add up to 100 "
+            f"%.{self._leads()}",
         )
 
 
@@ -433,8 +499,8 @@ def _of_shares(
     rows: Mapping[str, Sequence[Row]],
     caption: str,
 ) -> Table:
-    """What is retained and the share of the gap, `11 / 29`: a row per model, a column for each of its
-    rows. The `first` row has the share of tokens."""
+    """What is retained and the share of the gap, `11 / 29`: a row per model, a column for each
+    of its rows. The `first` row has the share of tokens."""
     some = next(iter(rows.values()))
     tokens = [first, *(cells.figure(row, "share_of_tokens") for row in some)]
     body = [[model, *map(_retained_and_share, cells_of_model)] for model, cells_of_model in rows.items()]
@@ -448,15 +514,21 @@ def _retained_and_share(row: Row) -> str:
 
 
 def what_of_training(labels: Mapping[str, Any], tokens: int) -> list[str]:
-    """How much of the text is in the training text, if it is known, and how many of its tokens are left out for that, if any.
+    """How much of the text is in the training text, if it is known, and how many of its tokens are
+    left out for that, if any.
 
     `labels`: their manifest; `tokens`: the number of those compared.
     """
-    copied, left_out, exactly = what_is_copied(labels), labels.get("num_rows", tokens) - tokens, labels.get("read_exactly")
+    copied, left_out, exactly = (
+        what_is_copied(labels),
+        labels.get("num_rows", tokens) - tokens,
+        labels.get("read_exactly"),
+    )
     sentences = [copied] if copied else []
     if exactly:
         sentences.append(
-            f"Left out: {counted(left_out, 'token')}, among them the first {exactly:,} of every sequence, which a variant reads exactly."
+            f"Left out: {counted(left_out, 'token')}, among them the first {exactly:,} of every "
+            "sequence, which a variant reads exactly."
         )
     elif left_out:
         sentences.append(f"Left out (--clean): the {counted(left_out, 'token')} that are in it.")
@@ -464,7 +536,8 @@ def what_of_training(labels: Mapping[str, Any], tokens: int) -> list[str]:
 
 
 def void_notes(rows: Iterable[Row]) -> list[str]:
-    """Why shares mean nothing, a line for all models of which it holds; of each its row of AR hits."""
+    """Why shares mean nothing, a line for all models of which it holds; of each its row of AR
+    hits."""
     models: dict[str, list[str]] = {}
     for row in rows:
         if row["note"]:
@@ -473,7 +546,8 @@ def void_notes(rows: Iterable[Row]) -> list[str]:
 
 
 def _noise_of_reading(readings: Mapping[str, Sequence[float]]) -> list[str]:
-    """A line of what reading in chunks alone changes in a sequence, at most of all variants, if it changes anything."""
+    """A line of what reading in chunks alone changes in a sequence, at most of all variants, if
+    it changes anything."""
     most = max((largest for largest, _ in readings.values()), default=0.0)
     mean = max((mean for _, mean in readings.values()), default=0.0)
     what = "reading in chunks with nothing compressed changes NLLs"
@@ -481,7 +555,8 @@ def _noise_of_reading(readings: Mapping[str, Sequence[float]]) -> list[str]:
 
 
 def _inexact(shares: Mapping[str, Any]) -> list[str]:
-    """A line for each model with a tokenizer of its own: how much of the text it splits elsewhere."""
+    """A line for each model with a tokenizer of its own: how much of the text it splits
+    elsewhere."""
     lines = []
     for model, share in shares.items():
         hits = f", {percent(share['ar_hit'])} of AR hits" if share.get("ar_hit") is not None else ""

@@ -1,7 +1,9 @@
-"""Sections for model cards: Markdown below a `model-index` in YAML, which the hub reads from a README.md.
+"""Sections for model cards: Markdown below a `model-index` in YAML, which the hub reads from a
+README.md.
 
-The hub's other format, `.eval_results/*.yaml`, takes results on data sets that their owners have registered
-there as benchmarks, under the names of their tasks, and nothing else; a text of the user's own is none.
+The hub's other format, `.eval_results/*.yaml`, takes results on data sets that their owners have
+registered there as benchmarks, under the names of their tasks, and nothing else; a text of the
+user's own is none.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 
 
 def write_cards(view: ResultView) -> list[Path]:
-    """Writes `card-MODEL.md` for each model of which `view.measured` has figures; returns the files.
+    """Writes `card-MODEL.md` for each model of which `view.measured` has figures; returns the
+    files.
 
     Raises UserError as `export` does.
     """

@@ -1,4 +1,5 @@
-"""Figures as text, the same wherever they are read: numbers, shares, intervals, durations, curves; and the cells of tables' columns."""
+"""Figures as text, the same wherever they are read: numbers, shares, intervals, durations,
+curves; and the cells of tables' columns."""
 
 from __future__ import annotations
 
@@ -33,11 +34,12 @@ class Struck(str):
     __slots__ = ()
 
 
-# -------------------------------------------------------------------------------------------------------------- figures
+# --------------------------------------------------------------------------------------------------
 
 
 def some_of(names: Sequence[str], most: int = 4) -> str:
-    """The names, joined with commas; of more than `most` the first ones and how many there are besides: `a, b, c, d and 7 more`."""
+    """The names, joined with commas; of more than `most` the first ones and how many there are
+    besides: `a, b, c, d and 7 more`."""
     more = len(names) - most
     return ", ".join(names) if more <= 0 else f"{', '.join(names[:most])} and {more:,} more"
 
@@ -109,7 +111,8 @@ def duration(seconds: float) -> str:
 
 
 def sparkline(values: Sequence[float | None], low: float | None = None, high: float | None = None) -> str:
-    """A curve in a line of text: one block per value, higher for larger values, from `low` to `high` (default: their own extremes).
+    """A curve in a line of text: one block per value, higher for larger values, from `low` to
+    `high` (default: their own extremes).
 
     A missing value is a space. Values that are all equal are drawn at half height.
     """
@@ -126,7 +129,8 @@ def sparkline(values: Sequence[float | None], low: float | None = None, high: fl
 
 
 def powers_of_two(highs: Sequence[int]) -> list[int]:
-    """The largest values of all buckets between the first and the last of `highs`, which are powers of two, or 0."""
+    """The largest values of all buckets between the first and the last of `highs`, which are
+    powers of two, or 0."""
     last, buckets = max(highs, default=0), []
     power = min(highs, default=1)
     while power <= last:
@@ -135,11 +139,12 @@ def powers_of_two(highs: Sequence[int]) -> list[int]:
     return buckets
 
 
-# -------------------------------------------------------------------------------------------------------------- columns
+# --------------------------------------------------------------------------------------------------
 
 
 def cell(row: Row, column: Column) -> str:
-    """The text of a column in a row: text as it is, a figure in the column's form, a dash for none."""
+    """The text of a column in a row: text as it is, a figure in the column's form, a dash for
+    none."""
     value, (form, *options) = row[column.name], column.form.split() or [""]
     if "to" in options:
         value = _interval(row, column, form)
@@ -181,7 +186,7 @@ def without_zoo(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, "model": row["model"].removeprefix("zoo:" if every else "")} for row in rows]
 
 
-# ------------------------------------------------------------------------------------------------------------ sentences
+# --------------------------------------------------------------------------------------------------
 
 
 def resampled(row: Row, units: str = "cluster", noun: str | None = None, which: str = "") -> str:
@@ -201,7 +206,8 @@ def resampled(row: Row, units: str = "cluster", noun: str | None = None, which: 
 
 
 def too_few(what: str | None, effective: float, units: str = "documents") -> str:
-    """Why there is no interval: `AR hits come from effectively 4.5 documents; 5 are needed`. 4.97 are 4.9, not 5.0."""
+    """Why there is no interval: `AR hits come from effectively 4.5 documents; 5 are needed`.
+    4.97 are 4.9, not 5.0."""
     whose = "" if what is None else f"{what} come from "
     return f"{whose}effectively {min(effective, MIN_CLUSTERS - 0.1):.1f} {units}; {MIN_CLUSTERS} are needed"
 
@@ -212,7 +218,8 @@ def interval_phrase(low: float | None, high: float | None) -> str:
 
 
 def difference_phrase(difference: float, low: float | None, high: float | None) -> str:
-    """-0.3, -0.4, -0.2 -> `30.0 points fewer, 95 % interval 20.0 to 40.0`; where the interval contains 0 it says so."""
+    """-0.3, -0.4, -0.2 -> `30.0 points fewer, 95 % interval 20.0 to 40.0`; where the interval
+    contains 0 it says so."""
     said = f"{100 * abs(difference):.1f} points {'more' if difference > 0 else 'fewer'}" if difference else "as many"
     if low is None or high is None:
         return f"{said}, no interval"
@@ -223,13 +230,15 @@ def difference_phrase(difference: float, low: float | None, high: float | None) 
 
 
 def shares_of_leads(leads: Iterable[str]) -> str:
-    """Which of the shares shown are of a lead, named by model or source, once each, after a space; empty if none is."""
+    """Which of the shares shown are of a lead, named by model or source, once each, after a
+    space; empty if none is."""
     names = list(dict.fromkeys(leads))
     return f" Shares of a lead, not a gap: {some_of(names, _MOST_LEADS)}." if names else ""
 
 
 def extremes(values: Mapping[str, float], form: Callable[[float], str]) -> str:
-    """The range of a figure over models, with those at its ends: `1 % (rwkv) to 100 % (hybrid)`; one if all read alike.
+    """The range of a figure over models, with those at its ends: `1 % (rwkv) to 100 % (hybrid)`;
+    one if all read alike.
 
     The one rule of ranges: over all models of which the figure is known, none left out or clipped.
     """
@@ -241,7 +250,8 @@ def extremes(values: Mapping[str, float], form: Callable[[float], str]) -> str:
 
 
 def nearest_and_farthest(rows: Sequence[SomeRow], column: str) -> list[SomeRow]:
-    """The rows with the least and the largest absolute value in a column; all if there are at most two."""
+    """The rows with the least and the largest absolute value in a column; all if there are at
+    most two."""
     placed = sorted(rows, key=lambda row: abs(row[column]))
     return placed if len(placed) <= 2 else [placed[0], placed[-1]]
 
@@ -256,7 +266,8 @@ def made_earlier(timings: Mapping[str, Any], did: str) -> str:
 
 
 def timings_lines(timings: Mapping[str, Any] | None, did: str, *, is_reused: bool = False) -> list[str]:
-    """`Took 12.3 s: slicing 10.1 s (1.2M tokens/s), labelling 2.2 s (5.6M tokens/s).`; empty if nothing is known.
+    """`Took 12.3 s: slicing 10.1 s (1.2M tokens/s), labelling 2.2 s (5.6M tokens/s).`; empty if
+    nothing is known.
 
     Of what was reused `Reused, scored on cpu on 26 November 2026.`, where `did` is "scored".
     """

@@ -1,7 +1,8 @@
 """Charts: Vega-Lite specifications, and the styles of models.
 
-A figure is drawn from one description on a page, in the colours of its style sheet (light and dark), and in files, in fixed ones. All that
-comes from data are values of rows, never an expression, a field's name or an address. `figure_files.py` draws them.
+A figure is drawn from one description on a page, in the colours of its style sheet (light and
+dark), and in files, in fixed ones. All that comes from data are values of rows, never an
+expression, a field's name or an address. `figure_files.py` draws them.
 """
 
 from __future__ import annotations
@@ -41,25 +42,35 @@ PAPER = {
     "rest": "#86919c",
     **{f"m{place}": colour for place, colour in enumerate(("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#a6761d", "#7570b3"))},
 }
-"""Text, secondary text, grid, background, AR hits, other tokens, models: Okabe and Ito's colours, and two more."""
+"""Text, secondary text, grid, background, AR hits, other tokens, models: Okabe and Ito's
+colours, and two more."""
 PAGE = {name: f"var(--{name})" for name in PAPER}
 """The same colours by name, as `report.css` defines them for light and for dark."""
 
 _FONT = "Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
 _PAGE_FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif"
 
-# ----------------------------------------------------------------------------------------------------- styles of models
+# --------------------------------------------------------------------------------------------------
 
 
 class Style(NamedTuple):
-    """How a model is drawn, everywhere: a name of PAPER's colours, dashes of its line, the shape of its points."""
+    """How a model is drawn, everywhere: a name of PAPER's colours, dashes of its line, the shape
+    of its points."""
 
     colour: str
     dash: Sequence[int]
     shape: str
 
 
-_SHAPES = ("square", "triangle-up", "diamond", "triangle-left", "triangle-down", "cross", "triangle-right")
+_SHAPES = (
+    "square",
+    "triangle-up",
+    "diamond",
+    "triangle-left",
+    "triangle-down",
+    "cross",
+    "triangle-right",
+)
 STYLES = (
     Style("ink", (1, 0), "circle"),
     *(
@@ -68,12 +79,24 @@ STYLES = (
         for place in range(7)
     ),
 )
-_ARCHITECTURES = ("attention", "mamba", "hyena", "based", "rwkv", "delta", "retnet", "hybrid", "base-conv-selective", "base-conv")
+_ARCHITECTURES = (
+    "attention",
+    "mamba",
+    "hyena",
+    "based",
+    "rwkv",
+    "delta",
+    "retnet",
+    "hybrid",
+    "base-conv-selective",
+    "base-conv",
+)
 """Architectures whose style is the same on every page: the n-th has the n-th style."""
 
 
 def model_styles(names: Iterable[str]) -> dict[str, Style]:
-    """Each model's style, no two alike for up to 22: that of the architecture in its name, or else the first that is free."""
+    """Each model's style, no two alike for up to 22: that of the architecture in its name, or
+    else the first that is free."""
     styles: dict[str, Style] = {}
     ordered = list(dict.fromkeys(names))
     for name in ordered:
@@ -81,11 +104,14 @@ def model_styles(names: Iterable[str]) -> dict[str, Style]:
         if place is not None and STYLES[place] not in styles.values():
             styles[name] = STYLES[place]
     for number, name in enumerate(name for name in ordered if name not in styles):
-        styles[name] = next((style for style in STYLES if style not in styles.values()), STYLES[number % len(STYLES)])
+        styles[name] = next(
+            (style for style in STYLES if style not in styles.values()),
+            STYLES[number % len(STYLES)],
+        )
     return {name: styles[name] for name in ordered}
 
 
-# ----------------------------------------------------------------------------------------------------------------- names
+# --------------------------------------------------------------------------------------------------
 
 
 def shorten(name: str, length: int = _NAME) -> str:
@@ -96,7 +122,8 @@ def shorten(name: str, length: int = _NAME) -> str:
 
 
 def labels(names: Sequence[str], length: int = _NAME, reference: str | None = None) -> dict[str, str]:
-    """A short label for each name, no two alike, the reference marked: without its folders and `zoo:`, if no other name ends so."""
+    """A short label for each name, no two alike, the reference marked: without its folders and
+    `zoo:`, if no other name ends so."""
     lasts = {name: name.rstrip("/").rpartition("/")[2].removeprefix("zoo:") for name in names}
     known = Counter(lasts.values())
     labelled: dict[str, str] = {}
@@ -112,7 +139,8 @@ def labels(names: Sequence[str], length: int = _NAME, reference: str | None = No
 
 
 def not_drawn(names: Sequence[str]) -> str:
-    """A sentence for a caption that names what a chart leaves out, after a space; empty if that is nothing."""
+    """A sentence for a caption that names what a chart leaves out, after a space; empty if that
+    is nothing."""
     if not names:
         return ""
     listed = [shorten(name, 40) for name in names[:_MOST_NAMED]]
@@ -121,31 +149,35 @@ def not_drawn(names: Sequence[str]) -> str:
     return f" Not drawn, being smaller: {', '.join(before)}{' and ' if before else ''}{last}."
 
 
-# ------------------------------------------------------------------------------------------------------- specifications
+# --------------------------------------------------------------------------------------------------
 
 
 class Colour(str):
-    """In a specification the name of one of PAPER's colours, for which `specification` puts that of a page or a file."""
+    """In a specification the name of one of PAPER's colours, for which `specification` puts that
+    of a page or a file."""
 
     __slots__ = ()
 
 
 class AtFirst(NamedTuple):
-    """In a specification which of the models with these labels are chosen before somebody chooses, on a page; elsewhere none is."""
+    """In a specification which of the models with these labels are chosen before somebody
+    chooses, on a page; elsewhere none is."""
 
     labels: Mapping[str, str]
     reference: str | None
 
 
 class StyleOf(NamedTuple):
-    """In a specification what a channel shows of a style, or of a model's: that of all figures of a page."""
+    """In a specification what a channel shows of a style, or of a model's: that of all figures
+    of a page."""
 
     style: str | Style
     channel: str
 
 
 def model_channels(names: Mapping[str, str], *, styles: Mapping[str, Style] | None = None, legend: bool = True) -> Spec:
-    """Colours (of a bar, `fill`; of a line, `stroke`), shape and dash of the column `model`, which has labels: `names` -> label.
+    """Colours (of a bar, `fill`; of a line, `stroke`), shape and dash of the column `model`, which
+    has labels: `names` -> label.
 
     `styles`, if these are no models.
     """
@@ -154,7 +186,11 @@ def model_channels(names: Mapping[str, str], *, styles: Mapping[str, Style] | No
 
     def channel(name: str, order: Mapping[str, Any], legend: Spec | None) -> Spec:
         styled = [StyleOf(style, name) for style in order.values()]
-        return {**column("model"), "scale": {"domain": list(order), "range": styled}, "legend": legend}
+        return {
+            **column("model"),
+            "scale": {"domain": list(order), "range": styled},
+            "legend": legend,
+        }
 
     # In another order, else dashes join the legend, whose symbols would have broken outlines.
     turned = dict(reversed(chosen.items()))
@@ -185,7 +221,8 @@ def share(name: str, title: str | None, **scale: Any) -> Spec:
 
 
 def log_number(name: str, title: str, values: Iterable[float], *, base: int = 10, **axis: Any) -> Spec:
-    """A channel with a number from 0 on, on a logarithmic axis up to the largest of `values`; where one of them is 0, 0 is on it.
+    """A channel with a number from 0 on, on a logarithmic axis up to the largest of `values`; where
+    one of them is 0, 0 is on it.
 
     With `base` 2, as for buckets, powers of two are labelled by their round names: 1k for 1,024.
     """
@@ -194,23 +231,33 @@ def log_number(name: str, title: str, values: Iterable[float], *, base: int = 10
     room = max(1.05, (known[-1] / (known[0] if known[0] > 0 else 1)) ** 0.03)  # a factor: 3 % of the axis at either end
     if base == 2:
         powers = [0.0, *(2.0**power for power in range(60))]
-        axis = {"values": [power for power in powers if known[0] <= power <= known[-1]], "labelExpr": _BINARY, **axis}
+        axis = {
+            "values": [power for power in powers if known[0] <= power <= known[-1]],
+            "labelExpr": _BINARY,
+            **axis,
+        }
     elif known[0] > 0:
         steps = (1,) if known[-1] > 300 * known[0] else (1, 2, 5)
         marked = [step * 10.0**power for power in range(-20, 20) for step in steps]
-        axis = {"values": [tick for tick in marked if known[0] / room <= tick <= known[-1] * room], "format": "~s", **axis}
+        axis = {
+            "values": [tick for tick in marked if known[0] / room <= tick <= known[-1] * room],
+            "format": "~s",
+            **axis,
+        }
     low, high = known[0] / room if known[0] > 0 else -0.15, known[-1] * room or 0.15
     return number(name, title, axis={"grid": False, **axis}, domain=[low, high], nice=False, **scale)
 
 
 _BINARY = (
-    "datum.value < 1024 ? format(datum.value, '~g') : datum.value < 1048576 ? format(datum.value / 1024, '~g') + 'k' : "
+    "datum.value < 1024 ? format(datum.value, '~g') : datum.value < 1048576 ? format(datum.value / "
+    "1024, '~g') + 'k' : "
     "format(datum.value / 1048576, '~g') + 'M'"
 )
 
 
 def layer(mark: str, where: str = "", /, channels: Spec | None = None, **properties: Any) -> Spec:
-    """One mark; `where` is a condition on the rows it is drawn for. Marks without a column `description` are not announced.
+    """One mark; `where` is a condition on the rows it is drawn for. Marks without a column
+    `description` are not announced.
 
     `color` and `stroke` of the mark are names of PAPER's colours.
     """
@@ -235,9 +282,11 @@ def plot(
     resolve: Spec | None = None,
     **shared: Any,
 ) -> Spec:
-    """Layers over the same rows, with `shared` channels; with `panels` a plot for each value of the column `panel`, in this order.
+    """Layers over the same rows, with `shared` channels; with `panels` a plot for each value of the
+    column `panel`, in this order.
 
-    `room` is how wide it may be with its axes, by which entries of its legend are put in lines; a page's script sets it.
+    `room` is how wide it may be with its axes, by which entries of its legend are put in lines; a
+    page's script sets it.
     """
     unit: Spec = {"layer": list(layers), "width": width, "height": height, "encoding": shared}
     room = {"name": "room", "value": WIDTH}
@@ -246,18 +295,26 @@ def plot(
         return {**frame, **unit}
     facet = column("panel", sort=list(panels), title=None)
     # The last label of an axis and the first of the next are apart.
-    return {**frame, "facet": facet, "columns": columns, "spacing": {"row": 16, "column": 28}, "spec": unit}
+    return {
+        **frame,
+        "facet": facet,
+        "columns": columns,
+        "spacing": {"row": 16, "column": 28},
+        "spec": unit,
+    }
 
 
-# ------------------------------------------------------------------------------------------------------------- drawings
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart with its text: `name` is the file's, `title` and `caption` are plain text; colours and styles of `spec` are names as yet.
+    """A chart with its text: `name` is the file's, `title` and `caption` are plain text; colours
+    and styles of `spec` are names as yet.
 
-    The first sentence of the caption, in which there are no names of data, says what is drawn: it is the caption in a paper.
-    `models` are those whose styles it shares with the other figures of a page.
+    The first sentence of the caption, in which there are no names of data, says what is drawn: it
+    is the caption in a paper. `models` are those whose styles it shares with the other figures of a
+    page.
     """
 
     name: str
@@ -273,11 +330,18 @@ def styles_of(figures: Iterable[Figure]) -> dict[str, Style]:
 
 
 def specification(figure: Figure, styles: Mapping[str, Style] | None = None, *, on_page: bool = False) -> Spec:
-    """The whole Vega-Lite specification of a figure. `styles` are those of all figures beside it, if there are others."""
+    """The whole Vega-Lite specification of a figure. `styles` are those of all figures beside
+    it, if there are others."""
     colours = PAGE if on_page else PAPER
     ink, soft, grid = colours["ink"], colours["soft"], colours["rule"]
     size = 12 if on_page else 11
-    text = {"labelColor": soft, "titleColor": soft, "labelFontSize": size, "titleFontSize": size, "titleFontWeight": "normal"}
+    text = {
+        "labelColor": soft,
+        "titleColor": soft,
+        "labelFontSize": size,
+        "titleFontSize": size,
+        "titleFontWeight": "normal",
+    }
     config = {
         "background": "transparent" if on_page else colours["page"],
         "font": _PAGE_FONT if on_page else _FONT,
@@ -304,7 +368,13 @@ def specification(figure: Figure, styles: Mapping[str, Style] | None = None, *, 
             "symbolOpacity": 1,
             "unselectedOpacity": 0.5,
         },
-        "header": {**text, "labelColor": ink, "labelAnchor": "start", "labelFontWeight": "bold", "labelLimit": WIDTH},
+        "header": {
+            **text,
+            "labelColor": ink,
+            "labelAnchor": "start",
+            "labelFontWeight": "bold",
+            "labelLimit": WIDTH,
+        },
         "text": {"color": ink, "fontSize": size},
     }
     spec = {**(_compact(figure.spec) if on_page else figure.spec), "config": config}
@@ -313,9 +383,11 @@ def specification(figure: Figure, styles: Mapping[str, Style] | None = None, *, 
 
 
 def _compact(spec: Spec) -> Spec:
-    """The specification with rows as a page has them: of many models on one text they would be most of its bytes.
+    """The specification with rows as a page has them: of many models on one text they would be most
+    of its bytes.
 
-    Figures have as many digits as can be seen; of a tip that ends with what is in other columns, only its beginning is left.
+    Figures have as many digits as can be seen; of a tip that ends with what is in other columns,
+    only its beginning is left.
     """
     rows = []
     for row in spec.get("data", {}).get("values", ()):
@@ -328,16 +400,21 @@ def _compact(spec: Spec) -> Spec:
         rows.append(compact)
     if not any("at" in row for row in rows):
         return {**spec, "data": {"values": rows}} if rows else spec
-    tip = {"calculate": "(datum.tip || datum.model + ', ') + (datum.at ? datum.at + ': ' + datum.shown : '')", "as": "tip"}
+    tip = {
+        "calculate": "(datum.tip || datum.model + ', ') + (datum.at ? datum.at + ': ' + datum.shown : '')",
+        "as": "tip",
+    }
     return {**spec, "data": {"values": rows}, "transform": [tip, *spec.get("transform", ())]}
 
 
 _NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that names may contain but XML may not: vl-convert aborts the process if it meets one."""
+"""Characters that names may contain but XML may not: vl-convert aborts the process if it meets
+one."""
 
 
 def _resolved(value: Any, colours: Mapping[str, str], styles: Mapping[str, Style]) -> Any:
-    """A part of a specification with colours and styles in place of their names, and with text that XML may contain."""
+    """A part of a specification with colours and styles in place of their names, and with text
+    that XML may contain."""
     if isinstance(value, StyleOf):
         style = value.style if isinstance(value.style, Style) else styles[value.style]
         return {"shape": style.shape, "strokeDash": list(style.dash)}.get(value.channel, colours[style.colour])
@@ -353,7 +430,8 @@ def _resolved(value: Any, colours: Mapping[str, str], styles: Mapping[str, Style
 
 
 def _chosen_at_first(chosen: AtFirst, order: Iterable[str]) -> list[dict[str, str]]:
-    """None, which colours all, or if these are too many the reference and four others at equal steps of the page's order."""
+    """None, which colours all, or if these are too many the reference and four others at equal
+    steps of the page's order."""
     if len(chosen.labels) <= MOST_COLOURED:
         return []
     others = [name for name in dict.fromkeys([*order, *chosen.labels]) if name in chosen.labels and name != chosen.reference]

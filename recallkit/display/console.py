@@ -33,12 +33,14 @@ if TYPE_CHECKING:
 
 
 _SIZES = {"COLUMNS": range(20, 1000), "LINES": range(1, 1000)}
-"""Sizes that the environment may give the terminal; for others, such as 0, its own or 80 x 25 is taken."""
+"""Sizes that the environment may give the terminal; for others, such as 0, its own or 80 x 25 is
+taken."""
 
 
 @cache
 def terminal() -> Console:
-    """The console of results: as wide as the terminal, 80 columns in a pipe or a log. A notebook asks results for HTML itself."""
+    """The console of results: as wide as the terminal, 80 columns in a pipe or a log. A notebook
+    asks results for HTML itself."""
     return _console(force_jupyter=False)
 
 
@@ -72,7 +74,14 @@ def printed(show: Callable[[], None]) -> str:
     from rich.console import Console
 
     text = StringIO()
-    plain = Console(file=text, width=terminal().width, highlight=False, emoji=False, force_terminal=False, force_jupyter=False)
+    plain = Console(
+        file=text,
+        width=terminal().width,
+        highlight=False,
+        emoji=False,
+        force_terminal=False,
+        force_jupyter=False,
+    )
     token = _plain.set(plain)
     try:
         show()
@@ -93,11 +102,13 @@ def json_text(value: Any, indent: int | None = None) -> str:
 
 
 _OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
-"""Characters that JSON does not escape: further control characters, and those that change the direction of text."""
+"""Characters that JSON does not escape: further control characters, and those that change the
+direction of text."""
 
 
 def print_line(text: str, *, is_path: bool = False) -> None:
-    """A line of results, folded at the terminal's width unless it is a path, which people copy; a % stays with its figure."""
+    """A line of results, folded at the terminal's width unless it is a path, which people copy;
+    a % stays with its figure."""
     from rich.text import Text
 
     joined = Text(printable(text) if is_path else _TOGETHER.sub(_JOINED, printable(text)))
@@ -125,10 +136,12 @@ def print_answer(
     brief: int = MOST_NOTES,
     places: Mapping[str, Path] | None = None,
 ) -> None:
-    """The answer in a sentence or two, the table that is its evidence, a few notes, and where things are: `Tables (Parquet): FOLDER`.
+    """The answer in a sentence or two, the table that is its evidence, a few notes, and where
+    things are: `Tables (Parquet): FOLDER`.
 
-    Unless `full` only the `leading` tables and the first `brief` notes: then it is said how many more there are, and how to get them, with
-    figures where the folder of the tables is named, whose commands all draw some.
+    Unless `full` only the `leading` tables and the first `brief` notes: then it is said how many
+    more there are, and how to get them, with figures where the folder of the tables is named, whose
+    commands all draw some.
     """
     print_line(answer)
     first, few = (tables, notes) if full else (tables[:leading], notes[:brief])
@@ -166,13 +179,15 @@ def print_page(path: Path) -> None:
 
 
 def print_files(files: Sequence[Path]) -> None:
-    """What a command wrote beside its tables, exports and charts: folders, and how many files there are in each."""
+    """What a command wrote beside its tables, exports and charts: folders, and how many files
+    there are in each."""
     for folder, number in Counter(path.parent for path in files).items():
         print_line(f"{counted(number, 'file')} written to {folder}", is_path=True)
 
 
 def print_list(what: str, rows: Sequence[tuple[str, str]]) -> None:
-    """What is listed, then names, and beside them their descriptions, folded between words at the terminal's width."""
+    """What is listed, then names, and beside them their descriptions, folded between words at
+    the terminal's width."""
     print_line(what)
     print_line("")
     width = max(len(name) for name, _ in rows)
@@ -192,7 +207,7 @@ def print_indented(text: str, columns: int) -> None:
     stdout().print(Text(" " * columns + line), soft_wrap=True)
 
 
-# --------------------------------------------------------------------------------------------------------------- tables
+# --------------------------------------------------------------------------------------------------
 
 _LONGEST_CELL = 300
 """Characters per cell: a name of a megabyte would fill the screen; files contain it in full."""
@@ -201,11 +216,13 @@ _BETWEEN = (3, 2)
 _FIGURES = 20
 """Figures, and names as short as these, are never folded if the terminal has 80 columns."""
 _LEAST = ((12, 9), (6, 5), (6, 1))
-"""Characters that a column of names keeps, and of a word of a header; each pair is tried if the one before does not fit."""
+"""Characters that a column of names keeps, and of a word of a header; each pair is tried if the
+one before does not fit."""
 
 
 def print_table(table: Table) -> None:
-    """A table on stdout, as wide as the terminal at most: the first column left-aligned, figures right-aligned, long names folded."""
+    """A table on stdout, as wide as the terminal at most: the first column left-aligned, figures
+    right-aligned, long names folded."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -268,10 +285,11 @@ def _cut(cell: str) -> str:
 
 
 def _layout(headers: Sequence[str], rows: Sequence[Sequence[str]], available: int) -> tuple[int, list[int]]:
-    """What is between columns, and the width of every column: what it needs, less what names and headers must yield to fit `available`.
+    """What is between columns, and the width of every column: what it needs, less what names and
+    headers must yield to fit `available`.
 
-    Columns are moved together first. Then the widest column is narrowed first, and words of headers are cut last. If even that is not
-    enough, all columns are narrowed, and figures are folded too.
+    Columns are moved together first. Then the widest column is narrowed first, and words of headers
+    are cut last. If even that is not enough, all columns are narrowed, and figures are folded too.
     """
     from rich.cells import cell_len
 

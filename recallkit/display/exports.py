@@ -1,6 +1,8 @@
-"""Results for other programs and for papers: CSV and JSON of every table, Markdown and LaTeX of what is printed.
+"""Results for other programs and for papers: CSV and JSON of every table, Markdown and LaTeX of
+what is printed.
 
-Parquet is always written; these formats contain the same figures. Names come from data, and are text wherever they are read:
+Parquet is always written; these formats contain the same figures. Names come from data, and are
+text wherever they are read:
 
 - Spreadsheets evaluate a cell as a formula that begins with `=`, `+`, `-` or `@`, some of them behind spaces and what cannot be
   seen. In CSV such a name has an apostrophe before it, which spreadsheets read as "this is text".
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
 FORMATS = ("csv", "json", "md", "tex", "card")
 
 _FORMULA = ("=", "+", "-", "@")
-"""The first characters of formulas; of their other forms, such as fullwidth ones, these are the plain ones."""
+"""The first characters of formulas; of their other forms, such as fullwidth ones, these are the
+plain ones."""
 _BLANK = "\u115f\u1160\u2800\u3164\uffa0"
 """Letters that look like a space: fillers of Hangul, and Braille without dots."""
 
@@ -49,7 +52,8 @@ def parse_formats(text: str) -> list[str]:
 
 
 def compact_json(value: Any) -> str:
-    """JSON for the script of a page, as short as it can be. Raises ValueError for a number that is not finite."""
+    """JSON for the script of a page, as short as it can be. Raises ValueError for a number that
+    is not finite."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -60,12 +64,13 @@ def frames_of(tables: Any) -> dict[str, pl.DataFrame]:
 
 
 def export(tables: Any, printed: Mapping[str, Table], folder: Path, formats: Sequence[str]) -> list[Path]:
-    """Writes each frame of `tables` as NAME.csv and NAME.json, each of `printed` as NAME.md and NAME.tex.
+    """Writes each frame of `tables` as NAME.csv and NAME.json, each of `printed` as NAME.md and
+    NAME.tex.
 
-    `tables` is a dataclass of polars frames, or a mapping of names to them. Only the formats asked for,
-    as members of the folder's `manifest.json`.
-    Numbers are written in full precision; a null is empty in CSV and null in JSON, where non-finite numbers are null, too.
-    Returns the files. Raises UserError, before anything is written, if recallkit did not write a file of that name.
+    `tables` is a dataclass of polars frames, or a mapping of names to them. Only the formats asked
+    for, as members of the folder's `manifest.json`. Numbers are written in full precision; a null
+    is empty in CSV and null in JSON, where non-finite numbers are null, too. Returns the files.
+    Raises UserError, before anything is written, if recallkit did not write a file of that name.
     """
     if not (files := _contents(tables, printed, formats)):
         return []

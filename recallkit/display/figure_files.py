@@ -1,4 +1,5 @@
-"""Figures as files for papers: SVG, PNG and PDF of the width that they have there, with their LaTeX; vl-convert draws without a browser."""
+"""Figures as files for papers: SVG, PNG and PDF of the width that they have there, with their
+LaTeX; vl-convert draws without a browser."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def _drawn(figure: Figure, spec: Spec) -> ET.Element:
     return root
 
 
-# -------------------------------------------------------------------------------------------------------------- layouts
+# --------------------------------------------------------------------------------------------------
 
 WIDTHS = {"column": 3.25, "text": 6.75}
 """Inches of a column, and of the text, of ICML's style."""
@@ -45,7 +46,8 @@ _POINTS, _PIXELS = 72, 11 / 8
 _TALLEST = 9.0
 """Inches: the text of a page."""
 _LEAST, _NARROWEST = 0.6, 80
-"""A plot is at least this part of the width for which it was made, and so many pixels wide, or fewer are side by side."""
+"""A plot is at least this part of the width for which it was made, and so many pixels wide, or
+fewer are side by side."""
 
 
 def parse_width(text: str | float) -> float:
@@ -62,11 +64,14 @@ def parse_width(text: str | float) -> float:
 def laid_out(figure: Figure, styles: Mapping[str, Style], inches: float) -> Spec:
     """A specification that is drawn `inches` wide where its text of 11 pixels is 8 points.
 
-    As many plots are side by side, and as many entries of the legend, as have room; plots fill the width. Of more than MOST_COLOURED
-    models only the first, the reference, has a colour.
+    As many plots are side by side, and as many entries of the legend, as have room; plots fill the
+    width. Of more than MOST_COLOURED models only the first, the reference, has a colour.
     """
     if len(figure.models) > MOST_COLOURED:
-        styles = {**styles, **{model: styles[model]._replace(colour="rest") for model in figure.models[1:]}}
+        styles = {
+            **styles,
+            **{model: styles[model]._replace(colour="rest") for model in figure.models[1:]},
+        }
     base = specification(figure, styles)
     base["config"]["padding"] = 2
     room = inches * _POINTS * _PIXELS
@@ -85,7 +90,8 @@ def laid_out(figure: Figure, styles: Mapping[str, Style], inches: float) -> Spec
             spec["columns"] = abreast
         return float(_drawn(figure, spec).attrib["width"]), spec
 
-    # A legend that is wider than its plots decides the width of the base: it is made narrow enough first.
+    # A legend that is wider than its plots decides the width of the base: it is made narrow enough
+    # first.
     entries = next((entries for entries in range(6, 1, -1) if placed(least, 1, entries)[0] <= room), 1)
     rows = [math.ceil(panels / abreast) for abreast in range(panels, 0, -1)]
     # As many side by side as fill these rows evenly: 4 of 7 panels in two rows, not 5.
@@ -115,18 +121,23 @@ def _parts(spec: Any) -> Iterator[dict[str, Any]]:
             yield from _parts(value)
 
 
-# ---------------------------------------------------------------------------------------------------------------- files
+# --------------------------------------------------------------------------------------------------
 
 ENDINGS = (".svg", ".png", ".pdf")
 
 
 def save_figures(
-    figures: Sequence[Figure], folder: Path, inches: float = WIDTHS["column"], styles: Mapping[str, Style] | None = None
+    figures: Sequence[Figure],
+    folder: Path,
+    inches: float = WIDTHS["column"],
+    styles: Mapping[str, Style] | None = None,
 ) -> list[Path]:
-    """Writes each figure as NAME.svg, NAME.png (300 dots per inch) and NAME.pdf, `inches` wide, and figure-NAME.tex, which includes it.
+    """Writes each figure as NAME.svg, NAME.png (300 dots per inch) and NAME.pdf, `inches` wide, and
+    figure-NAME.tex, which includes it.
 
-    They are members of the folder's list. `styles` are those of all models, if there are others than the figures'. Returns the files.
-    Raises UserError if a file of that name was not written by recallkit: it is not replaced, and nothing else is written.
+    They are members of the folder's list. `styles` are those of all models, if there are others
+    than the figures'. Returns the files. Raises UserError if a file of that name was not written by
+    recallkit: it is not replaced, and nothing else is written.
     """
     files = {figure.name: _file_names(figure) for figure in figures}
     names = list(itertools.chain(*files.values()))
@@ -171,19 +182,22 @@ def _sized(root: ET.Element, sides: Mapping[str, float], unit: str) -> str:
 
 
 def _latex(figure: Figure, inches: float, folder: Path) -> str:
-    """An environment that includes the PDF from the folder above, with the first sentence of the caption, and `fig:NAME` as its label."""
+    """An environment that includes the PDF from the folder above, with the first sentence of the
+    caption, and `fig:NAME` as its label."""
     star = "*" if inches > WIDTHS["column"] else ""
     sentence = re.match(r".*?[.](?= |$)", figure.caption)
     caption = latex_text(sentence[0] if sentence else figure.caption)
     return (
-        f"% made by recallkit; needs \\usepackage{{graphicx}}\n\\begin{{figure{star}}}\n\\centering\n"
+        "% made by recallkit; needs "
+        f"\\usepackage{{graphicx}}\n\\begin{{figure{star}}}\n\\centering\n"
         f"\\includegraphics{{{folder.resolve().name}/{figure.name}.pdf}}\n"
         f"\\caption{{{caption}}}\n\\label{{fig:{figure.name}}}\n\\end{{figure{star}}}\n"
     )
 
 
 def check_figures_folder(folder: Path | None) -> None:
-    """Raises UserError if charts cannot be written to a folder: checked before the work, not after it."""
+    """Raises UserError if charts cannot be written to a folder: checked before the work, not
+    after it."""
     if folder is not None and folder.exists() and not folder.is_dir():
         raise UserError("not a directory", where=folder, remedy="name another with --figures")
     if folder is not None:

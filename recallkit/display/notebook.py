@@ -1,4 +1,5 @@
-"""Results in Python: printed, what the command prints; in a notebook its tables as HTML, and its figures as altair charts."""
+"""Results in Python: printed, what the command prints; in a notebook its tables as HTML, and its
+figures as altair charts."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _MARKUP = {"tables": "recallkit.report.markup:tables_html"}
 
 
 class NotebookResult:
-    """A result that shows itself. What it shows belongs to the function that returned it: copies and pickles do not keep it."""
+    """A result that shows itself. What it shows belongs to the function that returned it: copies
+    and pickles do not keep it."""
 
     __slots__ = ("_figures", "_show", "_tables")
 
@@ -31,9 +33,13 @@ class NotebookResult:
     _figures: Callable[[Sequence[str]], Sequence[Figure]]
 
     def show_as(
-        self, show: Callable[[], None], tables: Callable[[], Sequence[Table]], figures: Callable[[Sequence[str]], Sequence[Figure]]
+        self,
+        show: Callable[[], None],
+        tables: Callable[[], Sequence[Table]],
+        figures: Callable[[Sequence[str]], Sequence[Figure]],
     ) -> None:
-        """Says what prints it, and how to make its tables and figures; nothing is made before somebody asks for it."""
+        """Says what prints it, and how to make its tables and figures; nothing is made before
+        somebody asks for it."""
         object.__setattr__(self, "_show", show)
         object.__setattr__(self, "_tables", tables)
         object.__setattr__(self, "_figures", figures)
@@ -53,7 +59,8 @@ class NotebookResult:
         return self._figures(models) if hasattr(self, "_figures") else ()
 
     def chart(self, name: str | None = None) -> ChartType:
-        """A figure as an altair chart, in the colours of a paper: the first, or the one called `name` as in `recallkit.figures`.
+        """A figure as an altair chart, in the colours of a paper: the first, or the one called
+        `name` as in `recallkit.figures`.
 
         Raises UsageError if there is no such figure.
         """
@@ -63,10 +70,18 @@ class NotebookResult:
         figures = self.figures()
         by_name = {figure.name: figure for figure in figures}
         if not by_name and hasattr(self, "_figures"):
-            raise UsageError("there is too little to draw", where=name or "chart", remedy="print the result, which has its table")
+            raise UsageError(
+                "there is too little to draw",
+                where=name or "chart",
+                remedy="print the result, which has its table",
+            )
         if not by_name or name not in (None, *by_name):
             remedy = f"there are {', '.join(by_name)}" if by_name else "give the folder of the result to recallkit.figures"
-            raise UsageError("no such figure" if by_name else "no figures here", where=name or "chart", remedy=remedy)
+            raise UsageError(
+                "no such figure" if by_name else "no figures here",
+                where=name or "chart",
+                remedy=remedy,
+            )
         chosen = name or next(iter(by_name))
         return charts([by_name[chosen]], styles_of(figures), WIDTHS["column"])[chosen]
 
@@ -79,7 +94,8 @@ class Summary(NotebookResult):
 
 
 def charts(figures: Sequence[Figure], styles: Mapping[str, Style], inches: float) -> dict[str, ChartType]:
-    """Figures by name, as altair charts in the colours of a paper, `inches` wide where their text is 8 points."""
+    """Figures by name, as altair charts in the colours of a paper, `inches` wide where their
+    text is 8 points."""
     import altair as alt
 
     from recallkit.display.figure_files import laid_out
@@ -88,9 +104,15 @@ def charts(figures: Sequence[Figure], styles: Mapping[str, Style], inches: float
 
 
 def _with_named_views(drawn: dict[str, Any]) -> dict[str, Any]:
-    """The same layers, but choices say by name in which of them they are made: altair would have them in all, which Vega refuses."""
+    """The same layers, but choices say by name in which of them they are made: altair would have
+    them in all, which Vega refuses."""
     layers, params = [], list(drawn.get("params", ()))
     for number, layer in enumerate(drawn.get("layer", ())):
         params += [{**param, "views": [f"layer {number}"]} for param in layer.get("params", ())]
-        layers.append({**{key: value for key, value in layer.items() if key != "params"}, "name": f"layer {number}"})
+        layers.append(
+            {
+                **{key: value for key, value in layer.items() if key != "params"},
+                "name": f"layer {number}",
+            }
+        )
     return {**drawn, "params": params, "layer": layers} if layers else drawn

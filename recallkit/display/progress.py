@@ -1,4 +1,5 @@
-"""Progress of long work on stderr: a bar on a terminal; elsewhere a line within its first second, then every half a minute, or events."""
+"""Progress of long work on stderr: a bar on a terminal; elsewhere a line within its first
+second, then every half a minute, or events."""
 
 from __future__ import annotations
 
@@ -24,8 +25,9 @@ SECONDS_BETWEEN_LINES = 30.0
 """How often a log tells how far the work is, unless $RECALLKIT_LOG_SECONDS says otherwise."""
 
 _FIRST, _APART, _PAUSE = 0.5, 5.0, 1.0
-"""Seconds until work is long and tells of itself; at least so many are between the lines of different work; and
-work that begins so soon after other work continues it, as many short pieces are long together."""
+"""Seconds until work is long and tells of itself; at least so many are between the lines of
+different work; and work that begins so soon after other work continues it, as many short pieces
+are long together."""
 
 _VARIABLE = "RECALLKIT_LOG_SECONDS"
 _MINUTE = 60
@@ -42,7 +44,8 @@ _running: list[_Work] = []
 _lock = threading.RLock()
 _last_line = -_APART
 _begun, _ended = 0.0, -_PAUSE
-"""When work last said how far it is; when it began, in one piece or many; and when the last piece ended, by `time.monotonic`."""
+"""When work last said how far it is; when it began, in one piece or many; and when the last
+piece ended, by `time.monotonic`."""
 
 
 class Show(Protocol):
@@ -53,7 +56,8 @@ class Show(Protocol):
 
 
 def one_after_another(items: Sequence[_T]) -> Iterator[_T]:
-    """The items; where there are several, progress says meanwhile which of them it is of: `scoring zoo:mamba (2 of 8)`."""
+    """The items; where there are several, progress says meanwhile which of them it is of:
+    `scoring zoo:mamba (2 of 8)`."""
     global _which
     try:
         for place, item in enumerate(items, start=1):
@@ -71,10 +75,12 @@ def progress(
     unit: str = "tokens",
     saved: Callable[[], int] | None = None,
 ) -> Iterator[Show]:
-    """A block of long work: yields a function to be called with how much is done, of `total` if that is known.
+    """A block of long work: yields a function to be called with how much is done, of `total` if
+    that is known.
 
-    Rate and remaining time are of this run, from its beginning on, so that they are there however long a batch takes. If the work is
-    interrupted, a line says how much was done, or is `saved`, which is asked for then.
+    Rate and remaining time are of this run, from its beginning on, so that they are there however
+    long a batch takes. If the work is interrupted, a line says how much was done, or is `saved`,
+    which is asked for then.
     """
     global _begun, _ended
     work = _Work(description + _which, total, unit)
@@ -97,10 +103,16 @@ def progress(
 
 
 class _Work:
-    """How much is done, and how fast. What is there at the beginning may be an earlier run's work, and is in no rate."""
+    """How much is done, and how fast. What is there at the beginning may be an earlier run's
+    work, and is in no rate."""
 
     def __init__(self, description: str, total: int | None, unit: str) -> None:
-        self.description, self.total, self.unit, self.is_estimate = description, total, unit, total is None
+        self.description, self.total, self.unit, self.is_estimate = (
+            description,
+            total,
+            unit,
+            total is None,
+        )
         self.done = self._first = 0
         self._seconds = _seconds_between(SECONDS_BETWEEN_EVENTS if events.are_on() else SECONDS_BETWEEN_LINES)
         self.begin()
@@ -146,11 +158,24 @@ class _Work:
             return
         rate, left = self.rate()
         is_estimate = self.is_estimate and self.total is not None
-        facts: dict[str, Any] = {"task": self.description, "done": self.done, "total": self.total, "total_is_estimate": is_estimate}
-        events.emit("progress", f"{self.description}: {self.amount()}", **facts, unit=self.unit, rate=rate, eta_seconds=left)
+        facts: dict[str, Any] = {
+            "task": self.description,
+            "done": self.done,
+            "total": self.total,
+            "total_is_estimate": is_estimate,
+        }
+        events.emit(
+            "progress",
+            f"{self.description}: {self.amount()}",
+            **facts,
+            unit=self.unit,
+            rate=rate,
+            eta_seconds=left,
+        )
 
     def rate(self) -> tuple[float | None, float | None]:
-        """Units per second, and the seconds until all is done at this rate; None where nothing is done yet, or no total known."""
+        """Units per second, and the seconds until all is done at this rate; None where nothing
+        is done yet, or no total known."""
         seconds = time.monotonic() - self._begun
         if seconds <= 0 or self.done <= self._first:
             return None, None
@@ -174,7 +199,8 @@ class _Work:
 
 @contextlib.contextmanager
 def _ticking(work: _Work) -> Iterator[None]:
-    """A block whose lines a thread writes where the work does not, such as while a batch takes minutes."""
+    """A block whose lines a thread writes where the work does not, such as while a batch takes
+    minutes."""
     is_over = threading.Event()
 
     def tell() -> None:

@@ -1,6 +1,8 @@
-"""A table for people to read, independent of how it is rendered: in a terminal, on a page, as Markdown, as LaTeX.
+"""A table for people to read, independent of how it is rendered: in a terminal, on a page, as
+Markdown, as LaTeX.
 
-Cells are finished text, made once from the frames that are written to Parquet, so that a figure reads the same everywhere.
+Cells are finished text, made once from the frames that are written to Parquet, so that a figure
+reads the same everywhere.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ _LATEX_MINUS = re.compile(r"(?<![^\s(])-(?=\d)")
 _LAST_LATIN = "\u017f"
 """The last character that pdflatex prints by itself."""
 _MARKDOWN_SPECIAL = re.compile(r"[\\`*_\[\]|~^$]|(?<=www)\.|:(?=//)")
-"""Inline markup, also of GitHub's Markdown: mathematics, strikethrough, addresses that become links."""
+"""Inline markup, also of GitHub's Markdown: mathematics, strikethrough, addresses that become
+links."""
 _MARKDOWN_START = re.compile(r"^(\d*)(?=[#+=>.)-])")
 """The beginning of a heading, a list, a quotation or a rule."""
 MARKDOWN_HEAD = "<!-- made by recallkit -->\n"
@@ -65,13 +68,15 @@ _OTHER_LETTERS = "% contains letters that XeLaTeX and LuaLaTeX support, but pdfL
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells are text, never markup; the first column names the row and is left-aligned, figures are right-aligned.
+    """Cells are text, never markup; the first column names the row and is left-aligned, figures are
+    right-aligned.
 
     A cell that is `Struck` is struck out: with a line in a terminal, in LaTeX and on the page, with
     `~~` in Markdown; where there is plain text alone, it is in brackets.
 
-    `groups` are headings above the headers, each with the number of columns that it spans (together all columns); "" is no
-    heading. Only LaTeX shows them, as the papers do. `optional` are headers of columns that a narrow terminal leaves out, in this order.
+    `groups` are headings above the headers, each with the number of columns that it spans (together
+    all columns); "" is no heading. Only LaTeX shows them, as the papers do. `optional` are headers
+    of columns that a narrow terminal leaves out, in this order.
     """
 
     title: str
@@ -92,7 +97,8 @@ class Table:
         groups: Sequence[tuple[str, int]] = (),
         hidden: int = 0,
     ) -> Table:
-        """The rows with declared columns, chosen as in `schemas.chosen`; a last row says how many more are `hidden`."""
+        """The rows with declared columns, chosen as in `schemas.chosen`; a last row says how
+        many more are `hidden`."""
         columns = chosen(columns) if isinstance(columns, str) else columns
 
         def texts(row: Row) -> list[str]:
@@ -125,10 +131,11 @@ class Table:
         return f"{MARKDOWN_HEAD}\n{above}{body}\n{caption}"
 
     def latex(self, name: str = "result") -> str:
-        """A `table` of booktabs, as in the papers: rules above, below the header and at the bottom, then the caption and a label.
+        """A `table` of booktabs, as in the papers: rules above, below the header and at the bottom,
+        then the caption and a label.
 
-        It is no wider than a column of text: long names are folded, and what is still too wide is narrowed. `\\ref{tab:NAME}` refers
-        to it.
+        It is no wider than a column of text: long names are folded, and what is still too wide is
+        narrowed. `\\ref{tab:NAME}` refers to it.
         """
         sides = "l" + "r" * (len(self.headers) - 1)
 
@@ -165,7 +172,8 @@ def latex_text(text: str) -> str:
 
 
 def _latex_cell(parts: Sequence[str], side: str, widest: int) -> str:
-    """A cell of some lines, aligned at its `side`; a line of more than `widest` characters is folded, and none of them left out."""
+    """A cell of some lines, aligned at its `side`; a line of more than `widest` characters is
+    folded, and none of them left out."""
     lines = [latex_text(Struck(line) if isinstance(part, Struck) else line) for part in parts for line in folded(printable(part), widest)]
     return rf"\shortstack[{side}]{{" + r"\\".join(lines) + "}" if len(lines) > 1 else lines[0]
 

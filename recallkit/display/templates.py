@@ -1,4 +1,5 @@
-"""The templates of charts: lines by model, bars with intervals, and maps of cells. They take rows; a room's charts choose them."""
+"""The templates of charts: lines by model, bars with intervals, and maps of cells. They take
+rows; a room's charts choose them."""
 
 from __future__ import annotations
 
@@ -37,11 +38,13 @@ def line_chart(
     some_first: bool = True,
     **more: Any,
 ) -> Spec:
-    """A line for each `model` of the rows, through points `x`, `y`, with a band from `low` to `high` where they have one.
+    """A line for each `model` of the rows, through points `x`, `y`, with a band from `low` to
+    `high` where they have one.
 
-    `names` are the models, in the order of the legend, on which a click chooses a model and makes the others grey. `at` and `shown` of a
-    row are its place and its value in words. Points of rows that are `few` are hollow; the line leaves out those that are `apart`. `before`
-    is drawn first. `some_first`: of many models a page colours some until others are chosen.
+    `names` are the models, in the order of the legend, on which a click chooses a model and makes
+    the others grey. `at` and `shown` of a row are its place and its value in words. Points of rows
+    that are `few` are hollow; the line leaves out those that are `apart`. `before` is drawn first.
+    `some_first`: of many models a page colours some until others are chosen.
     """
     legend = legend or labels(names, _IN_LEGEND, reference)
     points = []
@@ -61,27 +64,46 @@ def line_chart(
         "opacity": {"condition": {**_NOT_CHOSEN, "value": 0.04}, "value": 0.13},
     }
     fill = {**channels["fill"], "condition": [few, _NOT_CHOSEN]}
-    dots = {"y": y, "stroke": stroke, "fill": fill, "shape": channels["shape"], "opacity": faint, **TIP}
+    dots = {
+        "y": y,
+        "stroke": stroke,
+        "fill": fill,
+        "shape": channels["shape"],
+        "opacity": faint,
+        **TIP,
+    }
     line = layer(
-        "line", "!datum.apart", channels={"y": y, "stroke": stroke, "strokeDash": channels["strokeDash"], "opacity": faint}, strokeWidth=1.6
+        "line",
+        "!datum.apart",
+        channels={"y": y, "stroke": stroke, "strokeDash": channels["strokeDash"], "opacity": faint},
+        strokeWidth=1.6,
     )
     layers = [
         *([layer("area", "isValid(datum.low)", channels=band)] if any(row.get("low") is not None for row in rows) else []),
         line,
         layer("point", channels=dots, size=26, strokeWidth=1.2),
     ]
-    # The legend is the buttons of a choice: each click adds a model or takes it away, as a finger has no shift key. Vega-Lite makes it one
+    # The legend is the buttons of a choice: each click adds a model or takes it away, as a finger
+    # has no shift key. Vega-Lite makes it one
     # where the first layer that has the legend has the choice, too.
-    chosen = {"name": "chosen", "select": {"type": "point", "fields": ["model"], "toggle": "true"}, "bind": "legend"}
+    chosen = {
+        "name": "chosen",
+        "select": {"type": "point", "fields": ["model"], "toggle": "true"},
+        "bind": "legend",
+    }
     layers[0]["params"] = [{**chosen, "value": AtFirst(legend, reference) if some_first else []}]
     return plot(points, *before, *layers, x=x, **more)
 
 
-_NOT_CHOSEN: Spec = {"test": {"not": {"or": [{"param": "chosen"}, "datum.reference"]}}, "value": Colour("rest")}
+_NOT_CHOSEN: Spec = {
+    "test": {"not": {"or": [{"param": "chosen"}, "datum.reference"]}},
+    "value": Colour("rest"),
+}
 
 
 def on_front(rows: Sequence[Mapping[str, Any]], x: str, y: str) -> list[bool]:
-    """Of each row whether no other one has a larger `y` with as small an `x`, or as large a `y` with a smaller one."""
+    """Of each row whether no other one has a larger `y` with as small an `x`, or as large a `y`
+    with a smaller one."""
     places = [(row[x], row[y]) for row in rows]
 
     def is_beaten(x: float, y: float) -> bool:
@@ -92,19 +114,38 @@ def on_front(rows: Sequence[Mapping[str, Any]], x: str, y: str) -> list[bool]:
 
 def front_layer(y: Spec) -> Spec:
     """The rows that are `front`, joined by steps: the most that can be had for so much."""
-    return layer("line", "datum.front", channels={"y": y}, interpolate="step-after", strokeWidth=5, opacity=0.25, color="soft")
+    return layer(
+        "line",
+        "datum.front",
+        channels={"y": y},
+        interpolate="step-after",
+        strokeWidth=5,
+        opacity=0.25,
+        color="soft",
+    )
 
 
-def across(colour: str | StyleOf, *, x: float | None = None, y: float | None = None, tip: str | None = None, **paint: Any) -> Spec:
-    """A line across a plot at one place, drawn once however many rows there are; announced by its `tip` if it has one."""
+def across(
+    colour: str | StyleOf,
+    *,
+    x: float | None = None,
+    y: float | None = None,
+    tip: str | None = None,
+    **paint: Any,
+) -> Spec:
+    """A line across a plot at one place, drawn once however many rows there are; announced by
+    its `tip` if it has one."""
     place = {"datum": y if x is None else x, "type": "quantitative"}
     one_row = [{"x": x}]  # Vega-Lite leaves out rows that lack the field of the plot's own x, though this line's x is a datum
     ends = {"x": place} if x is not None else {"x": {"value": 0}, "x2": {"value": "width"}, "y": place}
     described: Spec = {} if tip is None else {"description": {"value": tip}}
-    return {"data": {"values": one_row}, **layer("rule", channels={**ends, **described}, color=colour, **paint)}
+    return {
+        "data": {"values": one_row},
+        **layer("rule", channels={**ends, **described}, color=colour, **paint),
+    }
 
 
-# ------------------------------------------------------------------------------------------------ bars, and maps of cells
+# ------------------------------------------------------------------------------------------------ b
 
 
 def bars(
@@ -119,7 +160,8 @@ def bars(
     before: Sequence[Spec] = (),
     **more: Any,
 ) -> Spec:
-    """A line of marks for each of the `names` in column `y`, from above; with a `rule` a line between its `ends`, its interval.
+    """A line of marks for each of the `names` in column `y`, from above; with a `rule` a line
+    between its `ends`, its interval.
 
     `behind` is drawn as it is, `before` before the rule.
     """
@@ -131,7 +173,12 @@ def bars(
     layers = [*behind, *map(placed, before)]
     if rule is not None:
         low, high = ends
-        channels = {"x": {**x, "field": low}, "x2": {"field": high}, "y": place, **rule.get("channels", {})}
+        channels = {
+            "x": {**x, "field": low},
+            "x2": {"field": high},
+            "y": place,
+            **rule.get("channels", {}),
+        }
         layers.append(layer("rule", f"isValid(datum.{low})", **{**rule, "channels": channels}))
     return plot(rows, *layers, *map(placed, marks), **more)
 
@@ -145,9 +192,15 @@ def heat_map(
     text: str | None = None,
     **more: Any,
 ) -> Spec:
-    """A cell for each row, the fuller its colour the larger the `value`, with its `text`. `x` and `y`: columns with their axes."""
+    """A cell for each row, the fuller its colour the larger the `value`, with its `text`. `x`
+    and `y`: columns with their axes."""
     across_, down = ({**channel, "axis": {**channel["axis"], "ticks": False, "domain": False}} for channel in (x, y))
     opacity = column(value, "quantitative", scale=scale, legend=None)
-    cells = layer("rect", channels={"x": across_, "y": down, "opacity": opacity, **TIP}, color="m0", stroke="page")
+    cells = layer(
+        "rect",
+        channels={"x": across_, "y": down, "opacity": opacity, **TIP},
+        color="m0",
+        stroke="page",
+    )
     words = [] if text is None else [layer("text", channels={"x": across_, "y": down, "text": column(text)})]
     return plot(rows, cells, *words, **more)

@@ -1,4 +1,5 @@
-"""A result as people see it: its sentence, its tables, its notes, its charts; printed, as JSON, exported, on a page."""
+"""A result as people see it: its sentence, its tables, its notes, its charts; printed, as JSON,
+exported, on a page."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 
 class Measured(NamedTuple):
-    """A figure of a model: the hub's name of the metric (`perplexity`), ours, and what it was measured on, a hub id or other name."""
+    """A figure of a model: the hub's name of the metric (`perplexity`), ours, and what it was
+    measured on, a hub id or other name."""
 
     model: str
     metric: str
@@ -34,9 +36,11 @@ class Measured(NamedTuple):
 
 
 class ResultView:
-    """The result of a `kind` in a folder. Its tables, a dataclass of frames, and its manifest are read unless they are passed.
+    """The result of a `kind` in a folder. Its tables, a dataclass of frames, and its manifest are
+    read unless they are passed.
 
-    A kind of result says what is its own: `answer`, `display_tables`, `draw`, `notes`, `method`, `command` ...
+    A kind of result says what is its own: `answer`, `display_tables`, `draw`, `notes`, `method`,
+    `command` ...
     """
 
     kind: ClassVar[str]
@@ -54,7 +58,7 @@ class ResultView:
         """What is known of how it was made."""
         return artifacts.read_manifest(self.folder / f"{self.kind}.parquet")
 
-    # ----------------------------------------------------------------------------------- what a kind says
+    # ----------------------------------------------------------------------------------- what a kin
 
     def answer(self) -> str:
         """What it says, in a sentence or two."""
@@ -105,7 +109,7 @@ class ResultView:
         """Figures for model cards."""
         return ()
 
-    # ------------------------------------------------------------------------------- the same for all kinds
+    # ------------------------------------------------------------------------------- the same for a
 
     @property
     def command(self) -> str:
@@ -135,7 +139,8 @@ class ResultView:
         return self.draw(dataclasses.replace(self.tables, **parts) if parts else self.tables)
 
     def print(self, *others: ResultView, full: bool = False) -> None:
-        """The answer, the first table and notes, and where the rest is; or, `full`, all there is, also of `others`."""
+        """The answer, the first table and notes, and where the rest is; or, `full`, all there
+        is, also of `others`."""
         tables, notes = list(self.terminal_tables()), list(self.notes())
         for other in others:
             tables += other.terminal_tables()

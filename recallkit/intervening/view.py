@@ -104,7 +104,8 @@ def causal_recall(tables: InterveneTables, slice_: str = "ar_hit") -> dict[str, 
 
 
 def _rows(tables: InterveneTables, slice_: str) -> list[dict[str, Any]]:
-    """The rows of `causal_recall`; models of the zoo by their short names, where there are no others."""
+    """The rows of `causal_recall`; models of the zoo by their short names, where there are no
+    others."""
     return cells.without_zoo([*causal_recall(tables, slice_).values()])
 
 

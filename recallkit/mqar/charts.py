@@ -1,4 +1,5 @@
-"""Charts of multi-query associative recall: perplexity and accuracy by number of pairs (Zoology, Figure 7), accuracy by distance."""
+"""Charts of multi-query associative recall: perplexity and accuracy by number of pairs (Zoology,
+Figure 7), accuracy by distance."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def mqar_figures(mqar: pl.DataFrame, by_distance: pl.DataFrame) -> list[Figure]:
         Figure(
             "mqar_accuracy",
             "Values recalled by number of pairs",
-            f"Share of the queried values that the model ranks first in its whole vocabulary. {what}",
+            "Share of the queried values that the model ranks first in its whole vocabulary. "
+            f"{what}",
             _accuracy(models, rows),
             models,
         ),
@@ -49,7 +51,8 @@ def mqar_figures(mqar: pl.DataFrame, by_distance: pl.DataFrame) -> list[Figure]:
         Figure(
             "mqar_by_distance",
             "Values recalled by distance",
-            "Share of the queried values that the model ranks first, by their distance to the query in ids, in powers of two; a plot for "
+            "Share of the queried values that the model ranks first, by their distance to the "
+            "query in ids, in powers of two; a plot for "
             f"each number of pairs.{hollow}",
             _by_distance(models, distances),
             models,
@@ -58,7 +61,8 @@ def mqar_figures(mqar: pl.DataFrame, by_distance: pl.DataFrame) -> list[Figure]:
 
 
 def _perplexity(models: Sequence[str], rows: Sequence[Row]) -> Spec:
-    """Plots of values and of filler below each other; logarithmic, because they range from 1 to more than the vocabulary."""
+    """Plots of values and of filler below each other; logarithmic, because they range from 1 to
+    more than the vocabulary."""
     points = []
     for kind, panel in (("ar", "Queried values"), ("filler", "Filler")):
         for row in rows:
@@ -68,9 +72,23 @@ def _perplexity(models: Sequence[str], rows: Sequence[Row]) -> Spec:
                 tip = f"{ppl:,.3g}" if ppl < 1000 else f"{ppl:,.0f}"
                 said = {"at": counted(row["pairs"], "pair"), "shown": f"perplexity {tip}"}
                 ends = {"low": math.exp(low), "high": math.exp(high)} if bounded else {}
-                points.append({"model": row["model"], "x": row["pairs"], "y": ppl, **ends, "panel": panel, **said})
+                points.append(
+                    {
+                        "model": row["model"],
+                        "x": row["pairs"],
+                        "y": ppl,
+                        **ends,
+                        "panel": panel,
+                        **said,
+                    }
+                )
     panels = list(dict.fromkeys(point["panel"] for point in points))
-    y = log_number("y", "perplexity", [point[name] for point in points for name in ("low", "y", "high") if name in point], grid=True)
+    y = log_number(
+        "y",
+        "perplexity",
+        [point[name] for point in points for name in ("low", "y", "high") if name in point],
+        grid=True,
+    )
     return line_chart(points, models, _pairs(rows), y, reference=models[0], panels=panels, height=150)
 
 
@@ -101,7 +119,16 @@ def _by_distance(models: Sequence[str], rows: Sequence[Row]) -> Spec:
         tip = f"{percent(row['accuracy'])} of {counted(row['num_queries'], 'value')}"
         said = {"at": f"{span(row['low'], row['high'])} ids", "shown": tip}
         few, panel = row["num_queries"] < FEW, counted(row["pairs"], "pair")
-        points.append({"model": row["model"], "x": row["high"], "y": row["accuracy"], "few": few, "panel": panel, **said})
+        points.append(
+            {
+                "model": row["model"],
+                "x": row["high"],
+                "y": row["accuracy"],
+                "few": few,
+                "panel": panel,
+                **said,
+            }
+        )
     x = log_number("x", "distance in ids", [point["x"] for point in points], base=2, labelOverlap=True)
     panels = list(dict.fromkeys(point["panel"] for point in points))
     y = share("y", _RECALLED, zero=True)

@@ -1,4 +1,5 @@
-"""Prints multi-query associative recall and other synthetic tasks: accuracies, perplexities and differences by number of pairs."""
+"""Prints multi-query associative recall and other synthetic tasks: accuracies, perplexities and
+differences by number of pairs."""
 
 from __future__ import annotations
 
@@ -7,7 +8,15 @@ import math
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display.cells import abbreviate, counted, difference_phrase, interval_phrase, nearest_and_farthest, percent, sparkline
+from recallkit.display.cells import (
+    abbreviate,
+    counted,
+    difference_phrase,
+    interval_phrase,
+    nearest_and_farthest,
+    percent,
+    sparkline,
+)
 from recallkit.display.exports import bare
 from recallkit.display.tables import Table
 from recallkit.display.views import ResultView
@@ -24,7 +33,8 @@ if TYPE_CHECKING:
     from recallkit.display.charts import Figure
 
 _MOST_COLUMNS = 5
-"""Numbers of pairs per table in a terminal, beside names, a label and a curve; others follow in further tables."""
+"""Numbers of pairs per table in a terminal, beside names, a label and a curve; others follow in
+further tables."""
 
 _CURVES_WIDTH = 48
 """Columns of a terminal that curves by distance may take; names are folded if too few remain."""
@@ -102,20 +112,25 @@ def _places(facts: Mapping[str, Any]) -> str:
 
 
 def mqar_tables(tables: MqarTables) -> dict[str, Table]:
-    """What is printed, without curves: accuracies, perplexities and, for more than one model, differences."""
+    """What is printed, without curves: accuracies, perplexities and, for more than one model,
+    differences."""
     rows = tables.mqar.to_dicts()
     tables_of_all = _tables(rows, _distinct(rows, "pairs"))
     return {name: table for name, table in tables_of_all.items() if table.rows}
 
 
 def _terminal_tables(tables: MqarTables) -> list[Table]:
-    """The tables of a terminal: the same with few columns each, accuracies also as curves, and by distance."""
+    """The tables of a terminal: the same with few columns each, accuracies also as curves, and
+    by distance."""
     rows = tables.mqar.to_dicts()
     pairs = _distinct(rows, "pairs")
     parts = [_tables(rows, pairs[start : start + _MOST_COLUMNS]) for start in range(0, len(pairs), _MOST_COLUMNS)]
     if len(pairs) > 1:
         parts = [{**part, "accuracy": _with_curves(part["accuracy"], rows, pairs)} for part in parts]
-    return [*(part[kind] for kind in parts[0] for part in parts if part[kind].rows), *_distance_tables(tables.by_distance)]
+    return [
+        *(part[kind] for kind in parts[0] for part in parts if part[kind].rows),
+        *_distance_tables(tables.by_distance),
+    ]
 
 
 def _distinct(rows: Sequence[Row], name: str) -> list[Any]:
@@ -141,8 +156,12 @@ def _tables(rows: Sequence[Row], pairs: Sequence[int]) -> dict[str, Table]:
         "accuracy": Table(
             f"{_title(first)}: values recalled, in %, by number of pairs",
             ["model", *headers],
-            [*accuracies, line("a guess among them", models[0], lambda row: _percent(row["guess"]))],
-            f"{first['num_samples']:,} sequences of {first['length']:,} ids for each number of pairs{_places(first)}. "
+            [
+                *accuracies,
+                line("a guess among them", models[0], lambda row: _percent(row["guess"])),
+            ],
+            f"{first['num_samples']:,} sequences of {first['length']:,} ids for each number of "
+            f"pairs{_places(first)}. "
             "Last row: guessing among the values read so far.",
         ),
         "perplexity": Table(
@@ -170,7 +189,11 @@ def _ppl(value: float | None) -> str:
 
 
 def _points(row: Row) -> str:
-    low, high, points = row["accuracy_difference_low"], row["accuracy_difference_high"], f"{100 * row['accuracy_difference']:+.1f}"
+    low, high, points = (
+        row["accuracy_difference_low"],
+        row["accuracy_difference_high"],
+        f"{100 * row['accuracy_difference']:+.1f}",
+    )
     return f"({points})" if low is not None and low <= 0 <= high else points
 
 
@@ -187,9 +210,14 @@ def _with_curves(table: Table, rows: Sequence[Row], pairs: Sequence[int]) -> Tab
 
 
 def _distance_tables(by_distance: pl.DataFrame) -> Iterator[Table]:
-    """Curves of accuracy by distance, one column per number of pairs, on one scale, with equal distances aligned."""
+    """Curves of accuracy by distance, one column per number of pairs, on one scale, with equal
+    distances aligned."""
     rows = by_distance.to_dicts()
-    models, pairs, highs = _distinct(rows, "model"), _distinct(rows, "pairs"), sorted(_distinct(rows, "high"))
+    models, pairs, highs = (
+        _distinct(rows, "model"),
+        _distinct(rows, "pairs"),
+        sorted(_distinct(rows, "high")),
+    )
     if len(highs) == 1:
         return
     known = {(row["model"], row["pairs"], row["high"]): row["accuracy"] for row in rows if row["num_queries"] >= _LEAST_QUERIES}
@@ -204,7 +232,8 @@ def _distance_tables(by_distance: pl.DataFrame) -> Iterator[Table]:
                 accuracies = [known.get((model, number, high)) for high in highs]
                 lines[-1].append(sparkline(accuracies, 0.0, most).replace(" ", "·"))
         caption = (
-            f"Distance from a value to its query: up to {highs[0]:,} ids, up to {highs[1]:,} ... up to {highs[-1]:,}. "
+            f"Distance from a value to its query: up to {highs[0]:,} ids, up to {highs[1]:,} ... "
+            f"up to {highs[-1]:,}. "
             f"Curves from 0 to {percent(most)}; a dot: fewer than {_LEAST_QUERIES} queries."
         )
         title = "Values recalled by distance, by number of pairs"
@@ -223,7 +252,8 @@ def _worth_knowing(of_models: Mapping[str, Any]) -> list[str]:
         before = f"; before every sequence {one['prefix']}" if one["prefix"] else ""
         whose = "" if len(by_vocabulary) == 1 else f"{', '.join(models)}: "
         lines.append(
-            f"{whose or 'Sequences: '}{one['num_ids']:,} ids, of which the filler is {one['filler_text']!r} ({one['filler']}){before}."
+            f"{whose or 'Sequences: '}{one['num_ids']:,} ids, of which the filler is "
+            f"{one['filler_text']!r} ({one['filler']}){before}."
         )
     if len(by_vocabulary) > 1:
         lines.append("Vocabularies differ: query positions are the same, but perplexities are only roughly comparable.")

@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 
 def published_json(published: PublishedGap) -> dict[str, Any]:
     """The arithmetic on printed perplexities, row by row."""
-    return {"groups": [asdict(group) for group in published.groups], "rows": published.frame.to_dicts()}
+    return {
+        "groups": [asdict(group) for group in published.groups],
+        "rows": published.frame.to_dicts(),
+    }
 
 
 def print_published(published: PublishedGap) -> None:
-    """The range of the shares, the tables of all groups, and what is remarkable about their rows."""
+    """The range of the shares, the tables of all groups, and what is remarkable about their
+    rows."""
     notes = []
     for row in published.frame.to_dicts():
         if row["note"] not in ("", REFERENCE):
@@ -32,7 +36,8 @@ def print_published(published: PublishedGap) -> None:
 
 
 def published_answer(published: PublishedGap) -> str:
-    """The range of the gap shares of all models that are behind their reference, and who is neither behind nor ahead."""
+    """The range of the gap shares of all models that are behind their reference, and who is
+    neither behind nor ahead."""
     references = {group.name: group.reference for group in published.groups}
     rows = published.frame.to_dicts()
     perplexities = {row["group"]: row["all"] for row in rows if row["model"] == references[row["group"]]}
@@ -58,7 +63,8 @@ def _name(published: PublishedGap, row: Row) -> str:
 
 
 def _rounded_share(row: Row) -> str:
-    """12.3 ± 0.4 %, the greater distance to what the unrounded perplexities can give; the share alone where that is not known."""
+    """12.3 ± 0.4 %, the greater distance to what the unrounded perplexities can give; the share
+    alone where that is not known."""
     share, low, high = row["gap_share"], row["gap_share_low"], row["gap_share_high"]
     if share is None or low is None or high is None:
         return percent(share)
@@ -84,7 +90,8 @@ def published_tables(published: PublishedGap) -> dict[str, Table]:
 
 
 def _group_table(published: PublishedGap, group: PublishedGroup) -> Table:
-    """One row per model, as in the printed table; the share that it states itself, if it states any."""
+    """One row per model, as in the printed table; the share that it states itself, if it states
+    any."""
     rows = published.frame.filter(group=group.name).to_dicts()
     is_stated = any(row["printed"] is not None for row in rows)
     is_ranged = any(row["gap_share_low"] is not None for row in rows)

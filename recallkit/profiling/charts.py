@@ -1,6 +1,8 @@
-"""What a text repeats, in the manner of Zoology's Figures 3 to 5: how much by source, at what distance, at what position.
+"""What a text repeats, in the manner of Zoology's Figures 3 to 5: how much by source, at what
+distance, at what position.
 
-At most `MOST_SOURCES` are drawn, the largest by tokens; captions name the others, the tables contain all.
+At most `MOST_SOURCES` are drawn, the largest by tokens; captions name the others, the tables
+contain all.
 """
 
 from __future__ import annotations
@@ -56,23 +58,28 @@ def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
     figures = {
         "repeated_bigrams": (
             f"Repeated bigrams per {seq_len:,} tokens",
-            f"Tokens per {seq_len:,} that complete a bigram which is in the sequence already, except the bigrams that are left out"
-            f"{', with 95 % intervals' * has_intervals}; the tick counts each bigram once per sequence.",
+            f"Tokens per {seq_len:,} that complete a bigram which is in the sequence already, "
+            "except the bigrams that are left out"
+            f"{', with 95 % intervals' * has_intervals}; the tick counts each bigram once per "
+            "sequence.",
             _bigrams(tables, names),
         ),
         "repeated_by_position": (
             "Repeated tokens by position",
-            "Share of the tokens at each position of a sequence that complete a repeated bigram, whatever its tokens.",
+            "Share of the tokens at each position of a sequence that complete a repeated bigram, "
+            "whatever its tokens.",
             _positions(tables, names, "repeated_share", "repeated tokens"),
         ),
         "ar_hits_by_position": (
             "AR hits by position",
-            "Share of the tokens at each position of a sequence that are AR hits: repeated, and rare in training.",
+            "Share of the tokens at each position of a sequence that are AR hits: repeated, and "
+            "rare in training.",
             _positions(tables, names, "ar_hit_share", "AR hits"),
         ),
         "distances": (
             "How far back a repeated bigram last occurred",
-            f"Distribution of the distances, in half octaves{behind}{'; lines: power laws fitted to the tails' * has_fits}.",
+            "Distribution of the distances, in half "
+            f"octaves{behind}{'; lines: power laws fitted to the tails' * has_fits}.",
             _distances(tables, names),
         ),
     }
@@ -82,14 +89,20 @@ def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
 
 
 def drawn_sources(tables: ProfileTables) -> list[str]:
-    """The largest sources, in the order of the table; none if there is only one, which equals ALL."""
+    """The largest sources, in the order of the table; none if there is only one, which equals
+    ALL."""
     sources = tables.profile["source"].to_list()[1:]
     return sources[:MOST_SOURCES] if len(sources) > 1 else []
 
 
 def _bigrams(tables: ProfileTables, sources: Sequence[str]) -> Spec:
     names = labels(sources)
-    columns = ("repeated_bigrams", "distinct_bigrams", "repeated_bigrams_ci_low", "repeated_bigrams_ci_high")
+    columns = (
+        "repeated_bigrams",
+        "distinct_bigrams",
+        "repeated_bigrams_ci_low",
+        "repeated_bigrams_ci_high",
+    )
     rows = []
     for row in tables.profile.to_dicts():
         source = row["source"]
@@ -103,7 +116,13 @@ def _bigrams(tables: ProfileTables, sources: Sequence[str]) -> Spec:
         rows,
         list(names.values()),
         x,
-        layer("tick", channels={"x": {**x, "field": "distinct_bigrams"}}, color="ink", thickness=2, height=13),
+        layer(
+            "tick",
+            channels={"x": {**x, "field": "distinct_bigrams"}},
+            color="ink",
+            thickness=2,
+            height=13,
+        ),
         y="source",
         ends=("repeated_bigrams_ci_low", "repeated_bigrams_ci_high"),
         rule={"color": "ink", "strokeWidth": 1.5},
@@ -113,16 +132,28 @@ def _bigrams(tables: ProfileTables, sources: Sequence[str]) -> Spec:
     )
 
 
-def _by_source(points: Mapping[str, Sequence[Mapping[str, Any]]]) -> tuple[list[dict[str, Any]], Spec]:
-    """The points of a plot for each source, with those of all sources together, and how the plots are placed; if ALL is alone, of one."""
+def _by_source(
+    points: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> tuple[list[dict[str, Any]], Spec]:
+    """The points of a plot for each source, with those of all sources together, and how the
+    plots are placed; if ALL is alone, of one."""
     names, (every, *sources) = labels(list(points)), points
     drawn = [(source, name) for source in sources for name in (every, source)] or [(every, every)]
     rows = []
     for panel, name in drawn:
-        place = {"panel": names[panel], "source": names[name], "model": _WHOLE if name == every else _SOURCE}
+        place = {
+            "panel": names[panel],
+            "source": names[name],
+            "model": _WHOLE if name == every else _SOURCE,
+        }
         rows += [{**point, **place} for point in points[name]]
     panels = [names[source] for source in sources]
-    return rows, {"panels": panels, "columns": 2, "width": WIDTH / 2 - 20, "height": HEIGHT / 2} if panels else {}
+    return rows, {
+        "panels": panels,
+        "columns": 2,
+        "width": WIDTH / 2 - 20,
+        "height": HEIGHT / 2,
+    } if panels else {}
 
 
 def _distances(tables: ProfileTables, sources: Sequence[str]) -> Spec:
@@ -136,12 +167,22 @@ def _distances(tables: ProfileTables, sources: Sequence[str]) -> Spec:
     for kind, style in _STYLES.items():
         law, dot = (f"datum.model === '{kind}' && {which}" for which in ("datum.law", "!datum.law"))
         layers.append(layer("line", law, channels={"x": x, "y": y}, color=style.colour, strokeWidth=1.4))
-        layers.append(layer("circle", dot, channels={"x": x, "y": y, **TIP}, color=style.colour, size=20, opacity=0.85))
+        layers.append(
+            layer(
+                "circle",
+                dot,
+                channels={"x": x, "y": y, **TIP},
+                color=style.colour,
+                size=20,
+                opacity=0.85,
+            )
+        )
     return plot(rows, *layers, **placed)
 
 
 def _points(distances: pl.DataFrame, source: str) -> list[dict[str, Any]]:
-    """The share of a source's distances of content bigrams at each distance of a bucket, at the bucket's geometric middle."""
+    """The share of a source's distances of content bigrams at each distance of a bucket, at the
+    bucket's geometric middle."""
     import numpy as np
 
     own = distances.filter(distances["source"] == source)
@@ -177,8 +218,18 @@ def _positions(tables: ProfileTables, sources: Sequence[str], name: str, title: 
     points: dict[str, list[dict[str, Any]]] = {source: [] for source in sources}
     for row in tables.positions.to_dicts():
         if row["source"] in points:
-            said = {"at": f"position {span(row['low'], row['high'])}", "shown": percent(row[name], 2)}
+            said = {
+                "at": f"position {span(row['low'], row['high'])}",
+                "shown": percent(row[name], 2),
+            }
             points[row["source"]].append({"x": (row["low"] + row["high"]) / 2, "y": row[name], **said})
     x = number("x", "position", zero=True, nice=False, axis={"tickCount": 4, "grid": False})
     rows, placed = _by_source(points)
-    return line_chart(rows, list(_STYLES) if placed else [_WHOLE], x, share("y", title, zero=True), styles=_STYLES, **placed)
+    return line_chart(
+        rows,
+        list(_STYLES) if placed else [_WHOLE],
+        x,
+        share("y", title, zero=True),
+        styles=_STYLES,
+        **placed,
+    )

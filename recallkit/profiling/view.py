@@ -29,7 +29,17 @@ _MOST_BLOCKS = 12
 _KINDS = {"repeated": "repeated", "content": "content", "ar_hit": "AR hits"}
 
 
-_FACTS = ("num_tokens", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer", "stop_words", "x_min")
+_FACTS = (
+    "num_tokens",
+    "num_sequences",
+    "seq_len",
+    "boundary",
+    "max_count",
+    "counts",
+    "tokenizer",
+    "stop_words",
+    "x_min",
+)
 
 
 class ProfileView(ResultView):
@@ -49,14 +59,19 @@ class ProfileView(ResultView):
         interval = figure(every, "repeated_bigrams", ".1f to")
         within = "" if interval == DASH else f" (95 % interval {interval})"
         return (
-            f"{figure(every, 'repeated_share')} of the tokens complete a bigram that occurred earlier in their sequence{hits}. Per "
-            f"{self.manifest['seq_len']:,} tokens, {figure(every, 'repeated_bigrams')} content bigrams are repeated{within}{back}."
+            f"{figure(every, 'repeated_share')} of the tokens complete a bigram that occurred "
+            f"earlier in their sequence{hits}. Per "
+            f"{self.manifest['seq_len']:,} tokens, {figure(every, 'repeated_bigrams')} content "
+            f"bigrams are repeated{within}{back}."
         )
 
     @cached_property
     def display_tables(self) -> dict[str, Table]:
         """Repeated bigrams, and the power laws of their distances."""
-        return {"profile": profile_table(self.tables, self.manifest), "fits": fits_table(self.tables)}
+        return {
+            "profile": profile_table(self.tables, self.manifest),
+            "fits": fits_table(self.tables),
+        }
 
     def terminal_tables(self) -> list[Table]:
         """Distances as curves in place of their laws."""
@@ -106,14 +121,19 @@ _FITS = f"""
 
 
 def profile_table(tables: ProfileTables, manifest: Mapping[str, Any]) -> Table:
-    """Repeated bigrams per sequence with their interval, and the shares of repeated tokens and of AR hits."""
-    rows, hidden = tables.profile.head(_MOST_ROWS + 1).to_dicts(), len(tables.profile) - _MOST_ROWS - 1
+    """Repeated bigrams per sequence with their interval, and the shares of repeated tokens and
+    of AR hits."""
+    rows, hidden = (
+        tables.profile.head(_MOST_ROWS + 1).to_dicts(),
+        len(tables.profile) - _MOST_ROWS - 1,
+    )
     title = f"Repeated bigrams per {manifest['seq_len']:,} tokens"
     return Table.from_rows(title, _BIGRAMS, rows, _caption(manifest, rows[0]), hidden=hidden)
 
 
 def distances_table(tables: ProfileTables) -> Table:
-    """Of the distances of content bigrams: their median, the exponent of their tail, and their histogram as a sparkline."""
+    """Of the distances of content bigrams: their median, the exponent of their tail, and their
+    histogram as a sparkline."""
     curves = _curves(tables)
     rows = tables.fits.filter(kind="content").head(_MOST_ROWS + 1).to_dicts()
     for row in rows:
@@ -134,12 +154,14 @@ def fits_table(tables: ProfileTables) -> Table:
         _FITS,
         [{**row, "kind": _KINDS[row["kind"]]} for row in rows],
         'alpha: exponent of a power law of distances at and beyond "from". KS: its Kolmogorov-Smirnov distance. Gain: nats per distance by '
-        "which a power law with exponent beta fits better, because it accounts for how few tokens have so many tokens before them.",
+        "which a power law with exponent beta fits better, because it accounts for how few tokens "
+        "have so many tokens before them.",
     )
 
 
 def _curves(tables: ProfileTables) -> dict[str, str]:
-    """For each source its distances of content bigrams, in blocks 1, 2-3, 4-7 ... up to the longest that any source has."""
+    """For each source its distances of content bigrams, in blocks 1, 2-3, 4-7 ... up to the
+    longest that any source has."""
     import polars as pl
 
     block = pl.col("distance").log(2).floor().cast(pl.Int64).clip(0, _MOST_BLOCKS - 1)
@@ -160,7 +182,8 @@ def _what_repeats(manifest: Mapping[str, Any]) -> str:
     listed = {"ours": "our list", "nltk": "nltk's list", "none": "", "file": "the given list"}[words["name"]]
     stopped = f" or a stop word ({listed}, {words['num_words']:,} words)" if listed else ""
     return (
-        f"tokens per {manifest['seq_len']:,} that complete a bigram which is in the sequence already, except bigrams with punctuation"
+        f"tokens per {manifest['seq_len']:,} that complete a bigram which is in the sequence "
+        "already, except bigrams with punctuation"
         f"{stopped}. {what_is_rare(manifest)}"
     )
 

@@ -84,7 +84,8 @@ class RecallView(ResultView):
         return figures(tables)
 
     def notes(self) -> list[str]:
-        """Of which tasks the rows are not those of the published figures, and why an accuracy may be low."""
+        """Of which tasks the rows are not those of the published figures, and why an accuracy
+        may be low."""
         published = []
         for task, rows in self.manifest.get("rows", {}).items():
             if rows["note"]:
@@ -124,7 +125,8 @@ class RecallView(ResultView):
 
 
 def answer(tables: RecallTables) -> str:
-    """A sentence for each of the first tasks: how often the first model gives the value, and the others beside it; which more there are."""
+    """A sentence for each of the first tasks: how often the first model gives the value, and the
+    others beside it; which more there are."""
     rows, models, tasks = _cells(tables)
 
     def of_task(task: str) -> str:
@@ -140,7 +142,8 @@ def _task_answer(rows: Sequence[Mapping[str, Any]]) -> str:
     first, *others = rows
     where = "your own rows" if first["task"] == OWN else first["task"]
     clauses = [
-        f"On {where}, {first['model']} gives the value in {percent(first['accuracy'])} of {counted(first['num_rows'], 'prompt')} "
+        f"On {where}, {first['model']} gives the value in {percent(first['accuracy'])} of "
+        f"{counted(first['num_rows'], 'prompt')} "
         f"({interval_phrase(first['ci_low'], first['ci_high'])})"
     ]
     for row in nearest_and_farthest(others, "difference"):
@@ -151,7 +154,11 @@ def _task_answer(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def recall_tables(tables: RecallTables) -> dict[str, Table]:
     """The printed tables, by the names of their files in an export."""
-    by_name = {"answers": answers_table(tables), "recall": accuracy_table(tables), "f1": overlap_table(tables)}
+    by_name = {
+        "answers": answers_table(tables),
+        "recall": accuracy_table(tables),
+        "f1": overlap_table(tables),
+    }
     return {name: table for name, table in by_name.items() if table is not None}
 
 
@@ -179,7 +186,8 @@ def _by_task(
 
 
 def answers_table(tables: RecallTables) -> Table:
-    """What was generated and the NLL of what should have been, side by side, with paired differences; one row per model and task."""
+    """What was generated and the NLL of what should have been, side by side, with paired
+    differences; one row per model and task."""
     known, models, tasks = _cells(tables)
     rows = [known[model, task] for task in tasks for model in models]
     is_compared = any(row["disagree"] is not None for row in rows)
@@ -192,7 +200,11 @@ def answers_table(tables: RecallTables) -> Table:
     """
     body = []
     for row in rows:
-        figures = {"right": f"{100 * row['accuracy']:.1f}", "points": _points(row), "nats": _nats(row)}
+        figures = {
+            "right": f"{100 * row['accuracy']:.1f}",
+            "points": _points(row),
+            "nats": _nats(row),
+        }
         body.append({**row, **figures})
     title = f"Answers generated, and their NLL in nats per answer; {_variation(known[models[0], tasks[0]])}"
     to = f" Points{' and nats' * is_compared} are differences from {models[0]}." * (len(models) > 1)
@@ -202,14 +214,16 @@ def answers_table(tables: RecallTables) -> Table:
 
 
 def overlap_table(tables: RecallTables) -> Table | None:
-    """Mean F1 of the words of generation and value, in tasks that ask questions; None where none does."""
+    """Mean F1 of the words of generation and value, in tasks that ask questions; None where none
+    does."""
     asking = [task for task in _cells(tables)[2] if task.startswith("squad")]
     title = "Words that generation and answer share (SQuAD's F1), in %"
     return _by_task(title, tables, asking, lambda row: f"{100 * row['f1']:.1f}") if asking else None
 
 
 def curves_table(tables: RecallTables) -> Table | None:
-    """Accuracy by the answer's distance from the prompt's end as curves, one block per bucket; None if every task has at most one."""
+    """Accuracy by the answer's distance from the prompt's end as curves, one block per bucket;
+    None if every task has at most one."""
     _, models, tasks = _cells(tables)
     headers, columns = ["model"], [models]
     for task in tasks:
@@ -229,7 +243,8 @@ def curves_table(tables: RecallTables) -> Table | None:
 
 
 def _curves(buckets: pl.DataFrame, models: Sequence[str]) -> tuple[int, int, dict[str, str]] | None:
-    """The shortest distance, the longest, and each model's curve, of one task; None if there is at most one bucket."""
+    """The shortest distance, the longest, and each model's curve, of one task; None if there is
+    at most one bucket."""
     highs = powers_of_two(buckets["high"].to_list())
     if len(highs) < 2:
         return None
@@ -243,7 +258,8 @@ def _curves(buckets: pl.DataFrame, models: Sequence[str]) -> tuple[int, int, dic
 
 
 def depth_tables(tables: RecallTables) -> Iterator[Table]:
-    """Accuracy by the depth of the needle as curves, a table for each task of needles, one column for each length."""
+    """Accuracy by the depth of the needle as curves, a table for each task of needles, one
+    column for each length."""
     for (task,), frame in tables.by_depth.group_by("task", maintain_order=True):
         known = {(row["model"], row["length"], row["depth"]): row["accuracy"] for row in frame.to_dicts()}
         names = ("model", "length", "depth")
@@ -262,7 +278,9 @@ def depth_tables(tables: RecallTables) -> Iterator[Table]:
         )
 
 
-def _cells(tables: RecallTables) -> tuple[dict[tuple[str, str], dict[str, Any]], list[str], list[str]]:
+def _cells(
+    tables: RecallTables,
+) -> tuple[dict[tuple[str, str], dict[str, Any]], list[str], list[str]]:
     """(model, task) -> row of the table, and the models and tasks in their order."""
     rows = {(row["model"], row["task"]): row for row in tables.recall.to_dicts()}
     models = list(dict.fromkeys(model for model, _ in rows))
@@ -271,7 +289,11 @@ def _cells(tables: RecallTables) -> tuple[dict[tuple[str, str], dict[str, Any]],
 
 
 def _variation(row: Mapping[str, Any]) -> str:
-    prompt = {"standard": "", "once": ", prompts of Just Read Twice", "twice": ", document read twice"}[row["prompt"]]
+    prompt = {
+        "standard": "",
+        "once": ", prompts of Just Read Twice",
+        "twice": ", document read twice",
+    }[row["prompt"]]
     return f"task version {row['version']}{prompt}{', cut around the answer' * (row['cut'] == 'answer')}"
 
 
@@ -286,7 +308,8 @@ def _points(row: Mapping[str, Any]) -> str:
 
 
 def disagreements(tables: RecallTables) -> list[str]:
-    """Where the accuracy of models and the likelihood of their answers tell different things: a line for each way, with its tasks."""
+    """Where the accuracy of models and the likelihood of their answers tell different things: a
+    line for each way, with its tasks."""
     by_task: dict[tuple[str, int, int], list[str]] = {}
     for row in tables.recall.filter("disagree").to_dicts():
         of_nats = {end: row[f"answer_nats_{end}"] for end in ("difference_low", "difference_high")}
@@ -296,7 +319,8 @@ def disagreements(tables: RecallTables) -> list[str]:
         ways.setdefault((accuracy, nats, f"{_listed(models)} {'has' if len(models) == 1 else 'have'}"), []).append(task)
     reference = tables.recall["reference"][0]
     return [
-        f"On {_listed(tasks)}, generation and likelihood disagree: {models} {_LIKE[accuracy]} accuracy {_TO[accuracy]} {reference}, "
+        f"On {_listed(tasks)}, generation and likelihood disagree: {models} {_LIKE[accuracy]} "
+        f"accuracy {_TO[accuracy]} {reference}, "
         f"but {_LIKE[nats]} NLL of the answers."
         for (accuracy, nats, models), tasks in ways.items()
     ]
@@ -325,7 +349,8 @@ def _what_was_asked(
     model: str,
     tasks: Sequence[str],
 ) -> list[str]:
-    """Numbers of prompts, documents and dropped rows, a line for all tasks of which the same is said."""
+    """Numbers of prompts, documents and dropped rows, a line for all tasks of which the same is
+    said."""
     alike: dict[str, list[str]] = {}
     for task in tasks:
         row = rows[model, task]

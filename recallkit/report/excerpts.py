@@ -41,7 +41,8 @@ MOST_PLACES, _MOST_LISTED = 10, 300
 """AR hits that are listed of each model, and of all of them if each has one."""
 
 _MOST_SHOWN, _BEFORE = 40, 14
-"""AR hits of each model whose excerpts are shown if there is room; tokens before one that is listed."""
+"""AR hits of each model whose excerpts are shown if there is room; tokens before one that is
+listed."""
 
 RIGHT, WRONG, UNKNOWN = 0, -1, -2
 """Codes for a prediction: the token itself; wrong, without an id on the page; unknown."""
@@ -56,7 +57,8 @@ class Excerpt(NamedTuple):
 
     @classmethod
     def around(cls, sequence: int, position: int, tokens: int) -> Excerpt:
-        """The one with a position, of parts of so many tokens: of 20, position 21 begins the second."""
+        """The one with a position, of parts of so many tokens: of 20, position 21 begins the
+        second."""
         return cls(sequence, (position - 1) // tokens * tokens + 1, tokens)
 
     def among(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -111,10 +113,10 @@ class Place:
 class TokenView:
     """`data` for the page's script (see `_Packer`).
 
-    It has `num_excerpts` excerpts of `sequences` out of `num_sequences`. `requested`: how many excerpts were
-    asked for, of which `requested_shown` are there. `places`: of each model but the reference the AR
-    hits of all the text on which it loses most. `documents`: the numbers of those in the excerpts.
-    `other_tokenizers`: the models that read other tokens than the slices'.
+    It has `num_excerpts` excerpts of `sequences` out of `num_sequences`. `requested`: how many
+    excerpts were asked for, of which `requested_shown` are there. `places`: of each model but the
+    reference the AR hits of all the text on which it loses most. `documents`: the numbers of those
+    in the excerpts. `other_tokenizers`: the models that read other tokens than the slices'.
     """
 
     data: str
@@ -237,17 +239,18 @@ def _requested(
 
 
 class _Packer:
-    """Excerpts as JSON: columns of integers, a value per predicted token; NLLs in hundredths of a nat.
+    """Excerpts as JSON: columns of integers, a value per predicted token; NLLs in hundredths of a
+    nat.
 
-    Global fields: `models` (the reference first), `own` (which of them have another tokenizer), `most`
-    (largest training count of an AR hit), `sources`, `end` (id of the end token, -1 if it is text),
-    `spaced` (whether pieces have no bytes), `pieces` (id -> parts, see Pieces), `excerpts`.
-    Of an excerpt: `sequence`, `first` (position of its first token), `asked` (for), `hits`, `gap` (one
-    value per model, hundredths of a nat), `before` (the id before the first token), `tokens` (ids),
-    `distance` (0: not repeated), `occurrences`, `count` (in training), `spans` ([place, document,
-    source] where a document begins), `shown` ([place, parts] of tokens displayed differently in
-    context), and one column per model of `nll`, `rank` and `predicted` (RIGHT, WRONG, UNKNOWN, or the
-    id + 1).
+    Global fields: `models` (the reference first), `own` (which of them have another tokenizer),
+    `most` (largest training count of an AR hit), `sources`, `end` (id of the end token, -1 if it is
+    text), `spaced` (whether pieces have no bytes), `pieces` (id -> parts, see Pieces), `excerpts`.
+    Of an excerpt: `sequence`, `first` (position of its first token), `asked` (for), `hits`, `gap`
+    (one value per model, hundredths of a nat), `before` (the id before the first token), `tokens`
+    (ids), `distance` (0: not repeated), `occurrences`, `count` (in training), `spans` ([place,
+    document, source] where a document begins), `shown` ([place, parts] of tokens displayed
+    differently in context), and one column per model of `nll`, `rank` and `predicted` (RIGHT,
+    WRONG, UNKNOWN, or the id + 1).
     """
 
     def __init__(self, text: Excerpts, requested: Collection[Excerpt]) -> None:
@@ -267,7 +270,8 @@ class _Packer:
         rows: Mapping[int, pl.DataFrame],
         most_bytes: int,
     ) -> dict[Excerpt, str]:
-        """The JSON of as many of `wanted` as fit with all their pieces, in the order of the text."""
+        """The JSON of as many of `wanted` as fit with all their pieces, in the order of the
+        text."""
         packed, size = dict[Excerpt, str](), 0
         for excerpt in wanted:
             part = excerpt.among(rows[excerpt.sequence])
@@ -292,7 +296,10 @@ class _Packer:
             "end": self.pieces.end,
             "spaced": int(not self.pieces.has_bytes),
         }
-        pieces, excerpts = ",".join(map(self._entry, sorted(self._ids))), ",\n".join(packed.values())
+        pieces, excerpts = (
+            ",".join(map(self._entry, sorted(self._ids))),
+            ",\n".join(packed.values()),
+        )
         return f'{compact_json(facts)[:-1]},\n"pieces":{{{pieces}}},\n"excerpts":[{excerpts}]}}'
 
     def _entry(self, index: int) -> str:
@@ -321,14 +328,18 @@ class _Packer:
             "rank": [rows[f"rank_{place}"].to_list() for place in range(len(predicted))],
             "predicted": predicted,
         }
-        return compact_json(packed), {*ids, *(value - 1 for column in predicted for value in column if value > 0)}
+        return compact_json(packed), {
+            *ids,
+            *(value - 1 for column in predicted for value in column if value > 0),
+        }
 
     def _predicted(self, rows: pl.DataFrame, place: int, model: str) -> list[int]:
-        """What a model predicted of each token; of one with another tokenizer predictions have no ids.
+        """What a model predicted of each token; of one with another tokenizer predictions have no
+        ids.
 
-        Such a model is right if all of its own tokens that end in this one were ranked first; if its
-        token boundaries do not include those of this token, that is unknown. So is the first choice
-        of recorded NLLs without one.
+        Such a model is right if all of its own tokens that end in this one were ranked first; if
+        its token boundaries do not include those of this token, that is unknown. So is the first
+        choice of recorded NLLs without one.
         """
         codes = {True: RIGHT, False: WRONG, None: UNKNOWN}
         rights = [codes[right] for right in rows[f"right_{place}"]]
@@ -352,7 +363,8 @@ class _Packer:
 class Pieces:
     """The display of a tokenizer's ids on a page.
 
-    `Display` is text, or a list of texts and single bytes (integers), or an id without a piece itself.
+    `Display` is text, or a list of texts and single bytes (integers), or an id without a piece
+    itself.
     """
 
     def __init__(self, tokenizer: TextTokenizer) -> None:

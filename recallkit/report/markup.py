@@ -1,4 +1,5 @@
-"""The page as a whole, and tables for notebooks: values in templates, which escape all that they write."""
+"""The page as a whole, and tables for notebooks: values in templates, which escape all that they
+write."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ _TEMPLATES = ("page.html", "sections.html", "parts.html")
 
 @cache
 def _templates() -> Environment:
-    """The templates: all that they write is escaped, and without control characters, but markup of their own macros."""
+    """The templates: all that they write is escaped, and without control characters, but markup
+    of their own macros."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -68,7 +70,8 @@ def _in_script(json: str) -> Markup:
 
 
 def _said_once(table: Table) -> Table:
-    """The table without columns of one figure, the same in every row that has any, which its caption says."""
+    """The table without columns of one figure, the same in every row that has any, which its
+    caption says."""
     columns = [list(filter(None, column)) for column in zip(*table.rows, strict=True)]
     same = {place: cells[0] for place, cells in enumerate(columns) if place and len(cells) > 2 and len(set(cells)) == 1}
     known = {" ".join(table.headers[place].split()): cell for place, cell in same.items() if cell != DASH}
@@ -96,17 +99,18 @@ _NOTEBOOK_STYLE = """
 
 
 def tables_html(tables: Sequence[Table]) -> str:
-    """For a notebook: the first table, and the others folded below it, with a style that reaches nothing else."""
+    """For a notebook: the first table, and the others folded below it, with a style that reaches
+    nothing else."""
     return part("notebook", tables, Markup(_NOTEBOOK_STYLE), _NOTEBOOK)  # noqa: S704  (ours)
 
 
-# ------------------------------------------------------------------------------------------------------------ the page
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a page under a heading of its own: the macro of sections.html that writes it, and its
-    values. An `answer` comes first."""
+    """A part of a page under a heading of its own: the macro of sections.html that writes it,
+    and its values. An `answer` comes first."""
 
     name: str
     title: str
@@ -115,8 +119,15 @@ class Section:
     answer: str = ""
 
 
-def page(title: str, question: str, sections: Sequence[Section], answer: str, first_screen: Mapping[str, Any] | None = None) -> bytes:
-    """The page's bytes, with style and scripts in it; `first_screen`: the models of a comparison."""
+def page(
+    title: str,
+    question: str,
+    sections: Sequence[Section],
+    answer: str,
+    first_screen: Mapping[str, Any] | None = None,
+) -> bytes:
+    """The page's bytes, with style and scripts in it; `first_screen`: the models of a
+    comparison."""
     style = _resource("report.css")
     scripts = {"text/javascript": _resource("report.js"), "module": _charts_script()}
     # This style and these scripts, and nothing else; nothing is fetched from anywhere.
@@ -138,7 +149,8 @@ def page(title: str, question: str, sections: Sequence[Section], answer: str, fi
 
 
 class Stamp(NamedTuple):
-    """The last line of a page: the digest of what it was made of, and how many excerpts it shows."""
+    """The last line of a page: the digest of what it was made of, and how many excerpts it
+    shows."""
 
     inputs: str
     excerpts: int
@@ -173,7 +185,8 @@ def _resource(name: str) -> str:
 
 @cache
 def _charts_script() -> str:
-    """Vega, Vega-Lite and our script that draws with them: they take a second or two to put together, so the cache folder keeps them."""
+    """Vega, Vega-Lite and our script that draws with them: they take a second or two to put
+    together, so the cache folder keeps them."""
     ours = _resource("charts.js")
     cached = home() / f"charts-{digest_json([version('vl-convert-python'), ours])[:12]}.json"
     with contextlib.suppress(UserError):  # missing or damaged

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 
 def pictures(figures: Sequence[Figure], styles: Mapping[str, Style]) -> list[dict[str, Any]]:
-    """Figures for the templates; `styles` are those of all models of the page. One of several plots is
-    as wide as the page."""
+    """Figures for the templates; `styles` are those of all models of the page. One of several
+    plots is as wide as the page."""
     values = []
     for figure in figures:
         spec = compact_json(specification(figure, styles, on_page=True))
@@ -101,7 +101,8 @@ def _view_notes(view: TokenView, hit: str) -> list[str]:
     if view.requested_shown < view.requested:
         lines.append(f"Of {view.requested:,} requested sequences only the first {view.requested_shown:,} fit on the page.")
     lines += [
-        f"{name} has another tokenizer. It counts as right if it ranked first all of its own tokens "
+        f"{name} has another tokenizer. It counts as right if it ranked first all of its own "
+        "tokens "
         "that end in a token; where these do not begin and end with the token, this is unknown."
         for name in view.other_tokenizers
     ]
@@ -208,7 +209,11 @@ def _places(comparison: Comparison, model: str, places: Sequence[Place]) -> dict
     """
     rows = []
     for place in places:
-        own = {"context": _in_context(place), "lost": place.lost, "nll": place.row[f"nll_{place.model}"]}
+        own = {
+            "context": _in_context(place),
+            "lost": place.lost,
+            "nll": place.row[f"nll_{place.model}"],
+        }
         rows.append({**place.row, **own, "predicted": place.predicted})
     title = f"The {counted(len(rows), what)} on which {model} loses most against {reference}"
     return {"table": Table.from_rows(title, columns, rows, " ".join(sentences))}

@@ -1,4 +1,5 @@
-"""Single sequences as they were labelled and scored: one row per token with its text, its labels and its scores by model.
+"""Single sequences as they were labelled and scored: one row per token with its text, its labels
+and its scores by model.
 
 Used by `recallkit tokens` and the report. Only the row groups that contain the sequences are read.
 """
@@ -10,7 +11,14 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
-from recallkit.measure.labelled import MOST_AT_ONCE, LabelledTokens, Scores, batches, open_scores, open_tokens
+from recallkit.measure.labelled import (
+    MOST_AT_ONCE,
+    LabelledTokens,
+    Scores,
+    batches,
+    open_scores,
+    open_tokens,
+)
 from recallkit.scoring.identity import find_scores, score_path, scored_models
 from recallkit.text.tokenizers import load_slices_tokenizer
 
@@ -33,7 +41,8 @@ _MOST_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class Excerpts:
-    """A slice directory and the scores of some models by name, opened, and checked to be of the same sequences."""
+    """A slice directory and the scores of some models by name, opened, and checked to be of the
+    same sequences."""
 
     slices: Path
     scores: Mapping[str, Scores]
@@ -51,16 +60,19 @@ class Excerpts:
         return self.labelled.manifest["counts"] is not None
 
     def read(self, *sequences: int, places: pl.DataFrame | None = None) -> pl.DataFrame:
-        """One row per predicted token of these sequences, in the order of the text: the columns of `tokens.parquet`, and
+        """One row per predicted token of these sequences, in the order of the text: the columns of
+        `tokens.parquet`, and
 
         text: the token's text, with bytes that are not a whole character written as `\\xNN`.
-        earlier: position at which the bigram's latest earlier occurrence ends; null if it is not repeated. 0 is the
-        sequence's first token, which is context and has no row.
-        nll_i (nats), rank_i, argmax_i, exact_i: as in the score file of model i.
-        predicted_i: the text of argmax_i; null for a model with another tokenizer, which has no such token.
-        right_i: whether the token is the model's first choice; null if such a model's tokens do not begin and end where this one does.
+        earlier: position at which the bigram's latest earlier occurrence ends; null if it is not
+        repeated. 0 is the sequence's first token, which is context and has no row. nll_i (nats),
+        rank_i, argmax_i, exact_i: as in the score file of model i. predicted_i: the text of
+        argmax_i; null for a model with another tokenizer, which has no such token. right_i: whether
+        the token is the model's first choice; null if such a model's tokens do not begin and end
+        where this one does.
 
-        `places`: of these rows alone, `sequence` and `position` (from 1). Raises UserError if there is no such sequence.
+        `places`: of these rows alone, `sequence` and `position` (from 1). Raises UserError if there
+        is no such sequence.
         """
         import polars as pl
 
@@ -92,7 +104,8 @@ class Excerpts:
         return frame
 
     def text_of(self, ids: Iterable[int]) -> list[str]:
-        """The text of each id. Pieces without bytes (WordPiece ...) are shown as written in the vocabulary."""
+        """The text of each id. Pieces without bytes (WordPiece ...) are shown as written in the
+        vocabulary."""
         pieces, backend = self.tokenizer.token_bytes, self.tokenizer.backend
         if pieces is None:
             return [_word_piece(backend.id_to_token(index) or "") for index in ids]
@@ -101,8 +114,8 @@ class Excerpts:
     def costliest(self, most: int) -> list[pl.DataFrame]:
         """Of each model but the first the `most` hits on which it loses most against that.
 
-        Their `sequence` and `position`, the costliest first. Hits are the AR hits, or repeated tokens
-        if there are no training counts.
+        Their `sequence` and `position`, the costliest first. Hits are the AR hits, or repeated
+        tokens if there are no training counts.
         """
         import polars as pl
 
@@ -125,7 +138,8 @@ class Excerpts:
         return [frame.drop("lost") for frame in costliest]
 
     def most_telling(self) -> int:
-        """The sequence in which the first two models differ most in summed NLL of hits; with one model, the largest summed NLL of hits.
+        """The sequence in which the first two models differ most in summed NLL of hits; with one
+        model, the largest summed NLL of hits.
 
         Without models, the sequence with most hits. Among equals the first.
         """
@@ -141,14 +155,16 @@ class Excerpts:
         return int(totals["sequence"][totals["size"].arg_max() or 0])
 
     def sequences_of(self, document: int) -> list[int]:
-        """The sequences that contain predicted tokens of a document, in order; none if it does not exist."""
+        """The sequences that contain predicted tokens of a document, in order; none if it does
+        not exist."""
         import polars as pl
 
         rows = pl.scan_parquet(self.labelled.path, glob=False).filter(document=document)
         return rows.select(pl.col("sequence").unique().sort()).collect()["sequence"].to_list()
 
     def num_tokens(self, sequences: Sequence[int]) -> dict[int, int]:
-        """The number of predicted tokens of each of these sequences: some are shorter than the others."""
+        """The number of predicted tokens of each of these sequences: some are shorter than the
+        others."""
         import polars as pl
 
         rows = pl.scan_parquet(self.labelled.path, glob=False).filter(pl.col("sequence").is_in(list(sequences)))
@@ -156,16 +172,19 @@ class Excerpts:
 
 
 def score_files(comparison: Comparison, slices: Path) -> dict[str, Path]:
-    """The score files of the reference and each model of a comparison, whether or not they are there."""
+    """The score files of the reference and each model of a comparison, whether or not they are
+    there."""
     models = (comparison.reference, *comparison.models)
     files = {model: PurePath(comparison.manifest["score_files"][model]).name for model in models}
     return {model: score_path(slices, model).with_name(file) for model, file in files.items()}
 
 
 def open_excerpts(slices: Path, models: Sequence[str] = (), comparison: Comparison | None = None) -> Excerpts:
-    """Opens a slice directory to read single sequences, with the scores of `models`, possibly none; names may be those of `comparison`.
+    """Opens a slice directory to read single sequences, with the scores of `models`, possibly none;
+    names may be those of `comparison`.
 
-    Raises UserError if labels, tokenizer or scores are missing, damaged or of other sequences; it names the models that are scored.
+    Raises UserError if labels, tokenizer or scores are missing, damaged or of other sequences; it
+    names the models that are scored.
     """
     labelled = open_tokens(slices / "tokens.parquet", needs_counts=False)
     known = {} if comparison is None else score_files(comparison, slices)
@@ -186,5 +205,6 @@ def _scored_names(slices: Path) -> str:
 
 
 def _word_piece(piece: str) -> str:
-    """The text of a piece without bytes: words begin with a space, continuations of words do not."""
+    """The text of a piece without bytes: words begin with a space, continuations of words do
+    not."""
     return piece.removeprefix("##") if piece.startswith("##") else f" {piece}"

@@ -1,4 +1,5 @@
-"""One sequence as text: which model predicted each token correctly, which tokens are AR hits, and their scores (Zoology D.1.1)."""
+"""One sequence as text: which model predicted each token correctly, which tokens are AR hits,
+and their scores (Zoology D.1.1)."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ _HIT_STYLE = "bold underline"
 class ScoredSequence:
     """A sequence to show: its rows (`sequence.Excerpts.read`), and the models of its scores.
 
-    With a reference and a model, these are numbers 0 and 1 in the rows' columns; a single model is number 0.
-    `before` is the text of the first token, which is context and has no row.
+    With a reference and a model, these are numbers 0 and 1 in the rows' columns; a single model is
+    number 0. `before` is the text of the first token, which is context and has no row.
     """
 
     number: int
@@ -58,7 +59,8 @@ class ScoredSequence:
 
     @property
     def hits(self) -> str:
-        """The column of the tokens of interest: AR hits, or repeated tokens if there are no training counts."""
+        """The column of the tokens of interest: AR hits, or repeated tokens if there are no
+        training counts."""
         return "ar_hit" if self.has_counts else "repeated"
 
     @property
@@ -67,13 +69,22 @@ class ScoredSequence:
         return "AR hits" if self.has_counts else "repeated tokens"
 
     def select(self, which: Which) -> list[bool]:
-        """For each row, whether it is one of `which`. Raises UserError if that needs two models or training counts."""
+        """For each row, whether it is one of `which`. Raises UserError if that needs two models
+        or training counts."""
         if which in _RIGHT:
             if self.reference is None:
-                raise UserError("needs a reference and a model", where=f"--filter {which}", remedy="give --reference and --model")
+                raise UserError(
+                    "needs a reference and a model",
+                    where=f"--filter {which}",
+                    remedy="give --reference and --model",
+                )
             return [state == which for state in self.states()]
         if which == "ar_hit" and not self.has_counts:
-            raise UserError("no training counts here", where="--filter ar_hit", remedy="use --filter repeated, or slice with --counts")
+            raise UserError(
+                "no training counts here",
+                where="--filter ar_hit",
+                remedy="use --filter repeated, or slice with --counts",
+            )
         return [True] * len(self.rows) if which == "all" else self.rows[which].to_list()
 
     def rights(self) -> list[tuple[bool | None, ...]]:
@@ -83,12 +94,14 @@ class ScoredSequence:
         return self.rows.select(["right_0"] if self.reference is None else ["right_0", "right_1"]).rows()
 
     def states(self) -> list[Which | None]:
-        """Which model was right on each token; None if that is unknown, or if there are not two models."""
+        """Which model was right on each token; None if that is unknown, or if there are not two
+        models."""
         kinds: Mapping[tuple[bool | None, ...], Which] = {right: which for which, right in _RIGHT.items()}
         return [kinds.get(right) for right in self.rights()] if self.reference is not None else [None] * len(self.rows)
 
     def styles(self) -> Mapping[tuple[bool | None, ...], tuple[str, str, str]]:
-        """The style (in colours), the sign (without) and the meaning of tokens by who is right; of others, _UNKNOWN."""
+        """The style (in colours), the sign (without) and the meaning of tokens by who is right;
+        of others, _UNKNOWN."""
         if self.reference is None:
             return {(True,): ("", "¹", "right"), (False,): ("bright_black", "⁰", "wrong")} if self.model is not None else {(): ("", "", "")}
         return {
@@ -112,12 +125,18 @@ def tokens_json(sequence: ScoredSequence, which: Which | None = None) -> dict[st
         for side, place in sides.items():
             token[side] = {name[:-2]: row[name] for name in row if name.endswith(f"_{place}")}
         tokens.append(token)
-    facts = {"sequence": sequence.number, "num_sequences": sequence.num_sequences, "reference": sequence.reference, "model": sequence.model}
+    facts = {
+        "sequence": sequence.number,
+        "num_sequences": sequence.num_sequences,
+        "reference": sequence.reference,
+        "model": sequence.model,
+    }
     return {**facts, "before": sequence.before, "tokens": tokens}
 
 
 def print_tokens(sequence: ScoredSequence, which: Which | None = None) -> None:
-    """The text, each token coloured by which model was right, a legend, and a table of the AR hits or of `which`.
+    """The text, each token coloured by which model was right, a legend, and a table of the AR hits
+    or of `which`.
 
     Without colours, as in a pipe, the selected tokens are in brackets.
     """
@@ -147,7 +166,10 @@ def _heading(sequence: ScoredSequence) -> list[str]:
     more = sum(hits["nll_1"].to_list()) - sum(hits["nll_0"].to_list())
     most = f", the largest difference of {sequence.num_sequences:,} sequences" if sequence.is_chosen and sequence.num_sequences > 1 else ""
     difference = f"{abs(more):.1f} nats {'more' if more >= 0 else 'less'} than {sequence.reference}"
-    return [f"{sequence.model} needs {difference} on {sequence.hits_name} of this sequence{most}.", which]
+    return [
+        f"{sequence.model} needs {difference} on {sequence.hits_name} of this sequence{most}.",
+        which,
+    ]
 
 
 def _text(sequence: ScoredSequence, chosen: list[bool], *, has_colours: bool, only_chosen: bool) -> Text:
@@ -160,8 +182,12 @@ def _text(sequence: ScoredSequence, chosen: list[bool], *, has_colours: bool, on
     hits, repeated = sequence.rows[sequence.hits].to_list(), sequence.rows["repeated"].to_list()
     for place, token in enumerate(sequence.rows["text"]):
         style, sign, _ = styles.get(rights[place], _UNKNOWN)
-        # A mark that extended over a line's end would colour the margin, or be closed on the next line.
-        written, end = _written(token, _SIGNS_IN_TEXT).removesuffix("\n"), "\n" * token.endswith("\n")
+        # A mark that extended over a line's end would colour the margin, or be closed on the next
+        # line.
+        written, end = (
+            _written(token, _SIGNS_IN_TEXT).removesuffix("\n"),
+            "\n" * token.endswith("\n"),
+        )
         if not has_colours:
             text.append(f"⟦{written}⟧{sign}{end}" if chosen[place] else f"{written}{end}")
             continue
@@ -176,7 +202,10 @@ def _legend(sequence: ScoredSequence, which: Which | None, *, has_colours: bool)
     from rich.text import Text
 
     styles = sequence.styles() if sequence.model is not None else {}
-    names = [*styles.values(), *([_UNKNOWN] if styles and not styles.keys() >= set(sequence.rights()) else [])]
+    names = [
+        *styles.values(),
+        *([_UNKNOWN] if styles and not styles.keys() >= set(sequence.rights()) else []),
+    ]
     if not has_colours:
         marked = sequence.hits_name if which is None else which.replace("_", " ")
         signs = "".join(f", {sign} {name}" for _, sign, name in names)
@@ -189,9 +218,13 @@ def _legend(sequence: ScoredSequence, which: Which | None, *, has_colours: bool)
 
 
 def tokens_table(sequence: ScoredSequence, chosen: list[bool], which: Which | None = None) -> Table:
-    """The chosen tokens in order; if there are many, those where the models differ most, or the first ones."""
+    """The chosen tokens in order; if there are many, those where the models differ most, or the
+    first ones."""
     rows = [row for row, keep in zip(sequence.rows.iter_rows(named=True), chosen, strict=True) if keep]
-    most = sorted(sorted(rows, key=lambda row: -_difference(sequence, row))[:_MOST_ROWS], key=lambda row: row["position"])
+    most = sorted(
+        sorted(rows, key=lambda row: -_difference(sequence, row))[:_MOST_ROWS],
+        key=lambda row: row["position"],
+    )
     headers = ["token", "at", "earlier\nat", "training\ncount"]
     if sequence.reference is not None:
         headers += ["NLL\nreference", "NLL\nmodel", "model\npredicted"]
@@ -199,7 +232,12 @@ def tokens_table(sequence: ScoredSequence, chosen: list[bool], which: Which | No
         headers += ["NLL", "predicted"]
     name = sequence.hits_name if which is None else {"all": "tokens"}.get(which, f"tokens: {which.replace('_', ' ')}")
     title = f"{name[0].upper()}{name[1:]}" + (f", {len(most)} of {len(rows):,}" if len(most) < len(rows) else "")
-    return Table(title, headers, [_cells(sequence, row) for row in most], caption=_caption(sequence, len(most) < len(rows)))
+    return Table(
+        title,
+        headers,
+        [_cells(sequence, row) for row in most],
+        caption=_caption(sequence, len(most) < len(rows)),
+    )
 
 
 def _caption(sequence: ScoredSequence, is_cut: bool) -> str:
@@ -214,7 +252,12 @@ def _difference(sequence: ScoredSequence, row: Mapping[str, Any]) -> float:
 
 
 def _cells(sequence: ScoredSequence, row: Mapping[str, Any]) -> list[str]:
-    cells = [_written(row["text"]), f"{row['position']:,}", or_dash(row["earlier"], ","), or_dash(row["train_count"], ",")]
+    cells = [
+        _written(row["text"]),
+        f"{row['position']:,}",
+        or_dash(row["earlier"], ","),
+        or_dash(row["train_count"], ","),
+    ]
     if sequence.model is None:
         return cells
     place = 0 if sequence.reference is None else 1
@@ -224,5 +267,6 @@ def _cells(sequence: ScoredSequence, row: Mapping[str, Any]) -> list[str]:
 
 
 def _written(token: str, signs: Mapping[str, str] = _SIGNS) -> str:
-    """A token without control characters, spaces and line ends as `signs`: those of a table, or of running text."""
+    """A token without control characters, spaces and line ends as `signs`: those of a table, or
+    of running text."""
     return "".join(signs.get(character) or (character if character.isprintable() else f"\\x{ord(character):02x}") for character in token)

@@ -74,7 +74,10 @@ def method(comparison: Comparison) -> dict[str, str]:
     if counts is not None:
         threshold = f"largest training count {slices['max_count']:,} ({rate_and_rule(slices)})"
         trained = f"{counts['num_tokens']:,} tokens, {counts['num_bigrams']:,} distinct bigrams"
-        counted = {"AR hits": f"{ar_hits}; {threshold}", "Training counts": f"{trained}; id {counts['id']}"}
+        counted = {
+            "AR hits": f"{ar_hits}; {threshold}",
+            "Training counts": f"{trained}; id {counts['id']}",
+        }
     inexact = [f"{percent(share['all'])} for {name}" for name, share in manifest["inexact"].items()]
     others = f"tokens that do not begin and end at their boundaries: {', '.join(inexact)}"
     prefixes = [f"{token} by {name}" for name, token in manifest["prefixes"].items() if token]
@@ -199,7 +202,11 @@ def _figure(row: Row, name: str) -> dict[str, str]:
     low, high = row.get(f"{name}_ci_low"), row.get(f"{name}_ci_high")
     is_known = row[name] is not None
     within = f"({bounds(100 * low, 100 * high, 'z.0f')})" if is_known and low is not None and high is not None else ""
-    return {"text": short_percent(row[name]) if is_known else DASH, "style": "figure", "within": within}
+    return {
+        "text": short_percent(row[name]) if is_known else DASH,
+        "style": "figure",
+        "within": within,
+    }
 
 
 _ROUND = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -211,12 +218,17 @@ def _end_of_axis(probabilities: Sequence[float]) -> float:
 
 
 def _line(row: Row, end: float) -> dict[str, Any] | None:
-    """The line from p at first occurrences to p on AR hits, and both in figures; None without AR hits."""
+    """The line from p at first occurrences to p on AR hits, and both in figures; None without AR
+    hits."""
     at_first, on_hits = _probabilities(row)
     if at_first is None or on_hits is None:
         return None
     start, stop = (f"{100 * value / end:.2f}%" for value in (at_first, on_hits))
-    return {"start": start, "stop": stop, "shares": [short_percent(at_first).removesuffix(" %"), short_percent(on_hits)]}
+    return {
+        "start": start,
+        "stop": stop,
+        "shares": [short_percent(at_first).removesuffix(" %"), short_percent(on_hits)],
+    }
 
 
 def _legend(comparison: Comparison) -> dict[str, str]:
@@ -248,5 +260,9 @@ def _why_not_retained(hits: Row) -> list[str]:
     if not hits["tokens"]:
         why = NO_HITS
     elif hits["gain_reference_ci_low"] is None:
-        why = too_few("AR hits" if hits["slice"] == "ar_hit" else "repeated bigrams", hits["effective_clusters"], f"{hits['cluster']}s")
+        why = too_few(
+            "AR hits" if hits["slice"] == "ar_hit" else "repeated bigrams",
+            hits["effective_clusters"],
+            f"{hits['cluster']}s",
+        )
     return [f"What is retained is unknown: {why}."]

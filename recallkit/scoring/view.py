@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from recallkit.models.spec import ModelSpec
 
 
-def scores_json(slices: Path, model: ModelSpec, manifest: Mapping[str, Any], check: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def scores_json(
+    slices: Path,
+    model: ModelSpec,
+    manifest: Mapping[str, Any],
+    check: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """What was scored, the path, the mean NLL, and the comparison with float64 if one was made."""
     from recallkit.scoring.identity import score_path, score_timings
     from recallkit.scoring.scores import summarise_scores
@@ -57,17 +62,32 @@ def scores_table(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]])
     from recallkit.scoring.scores import summarise_scores
 
     rows = [
-        {**summarise_scores(slices, score_path(slices, model)), "model": model.shown, "num_rows": manifest["num_rows"]}
+        {
+            **summarise_scores(slices, score_path(slices, model)),
+            "model": model.shown,
+            "num_rows": manifest["num_rows"],
+        }
         for model, manifest in manifests.items()
     ]
     return Table.from_rows("Scores of every predicted token", _MEANS, rows)
 
 
-def print_scores(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]], checks: Mapping[ModelSpec, Mapping[str, Any]]) -> None:
-    """The perplexities, the table, which scores were reused, where they are; first how far they are from float64 if that was `checks`."""
+def print_scores(
+    slices: Path,
+    manifests: Mapping[ModelSpec, Mapping[str, Any]],
+    checks: Mapping[ModelSpec, Mapping[str, Any]],
+) -> None:
+    """The perplexities, the table, which scores were reused, where they are; first how far they
+    are from float64 if that was `checks`."""
     table = scores_table(slices, manifests)
     tables = [checks_table(checks), table] if checks else [table]
-    console.print_answer(_answer(table, manifests), tables, _notes(slices, manifests), full=True, places={"scores": slices / "scores"})
+    console.print_answer(
+        _answer(table, manifests),
+        tables,
+        _notes(slices, manifests),
+        full=True,
+        places={"scores": slices / "scores"},
+    )
 
 
 def _answer(table: Table, manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> str:
@@ -98,5 +118,8 @@ def _notes(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> li
 def checks_table(checks: Mapping[ModelSpec, Mapping[str, Any]]) -> Table:
     """How far the scores are from a float64 computation."""
     places = [f"sequence {check['sequence']}, position {check['position']} ({model.shown})" for model, check in checks.items()]
-    title, rows = "Difference from a float64 computation on CPU, in nats per token", [{**c, "model": m.shown} for m, c in checks.items()]
+    title, rows = (
+        "Difference from a float64 computation on CPU, in nats per token",
+        [{**c, "model": m.shown} for m, c in checks.items()],
+    )
     return Table.from_rows(title, _CHECKED, rows, f"The largest: {', '.join(places)}")

@@ -114,8 +114,10 @@ def track_tables(tables: TrackTables) -> dict[str, Table]:
     """
     rows = [*steps, *({**row, "step": row["model"]} for row in reference)]
     caption = (
-        f"NLL, nats per token, of {first['ar_hits']:,} AR hits among {first['tokens']:,} tokens, of "
-        "the first occurrences of their bigrams, and of all other tokens. Gain: p(token) on AR hits "
+        f"NLL, nats per token, of {first['ar_hits']:,} AR hits among {first['tokens']:,} tokens, "
+        "of "
+        "the first occurrences of their bigrams, and of all other tokens. Gain: p(token) on AR "
+        "hits "
         f"less p at those first occurrences. Intervals: {resampled(first, 'document', 'document')}."
         f"{' Last row: the reference.' * len(reference)}"
     )

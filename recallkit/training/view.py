@@ -1,4 +1,5 @@
-"""What is shown of a sweep: accuracy by bytes of state, number of pairs, distance; and of a training on text: its loss."""
+"""What is shown of a sweep: accuracy by bytes of state, number of pairs, distance; and of a
+training on text: its loss."""
 
 from __future__ import annotations
 
@@ -58,12 +59,16 @@ class SweepView(ResultView):
 
 
 def answer(tables: TradeoffTables) -> str:
-    """A sentence for each of the first tasks: the most accurate model, and the smallest state of one nearly as accurate."""
+    """A sentence for each of the first tasks: the most accurate model, and the smallest state of
+    one nearly as accurate."""
     sentences, tasks = [], _tasks(tables)
     for task in tasks[:_MOST_SAID]:
         rows = tables.tradeoff.filter(task=task).to_dicts()
         best = min(rows, key=lambda row: (-row["accuracy"], row["state_bytes"]))
-        near = min((row for row in rows if row["accuracy"] >= best["accuracy"] - _NEAR), key=lambda row: row["state_bytes"])
+        near = min(
+            (row for row in rows if row["accuracy"] >= best["accuracy"] - _NEAR),
+            key=lambda row: row["state_bytes"],
+        )
         where = f" on {task}" * (len(tasks) > 1)
         share = f"{percent(best['accuracy'])} of the answers{where} with {best['state_bytes']:,} bytes of state"
         most = f", the most of {len(rows):,} models" if len(rows) > 1 else ""
@@ -88,7 +93,7 @@ def _with_size(row: Row) -> str:
     return f"{row['model']} (width {_size(row)})"
 
 
-# ------------------------------------------------------------------------------------------------------------- tables
+# --------------------------------------------------------------------------------------------------
 
 
 _NAMED = """
@@ -106,7 +111,8 @@ _PARETO = "no other model is more accurate with as small a state (float32, after
 
 
 def tradeoff_tables(tables: TradeoffTables) -> dict[str, Table]:
-    """What is printed, for each task: models at their best rate, accuracy by number of pairs, by distance."""
+    """What is printed, for each task: models at their best rate, accuracy by number of pairs, by
+    distance."""
     by_name: dict[str, Table] = {}
     tasks = _tasks(tables)
     for place, task in enumerate(tasks, 1):
@@ -115,11 +121,21 @@ def tradeoff_tables(tables: TradeoffTables) -> dict[str, Table]:
         rows = []
         for row in models:
             rate = f"{row['learning_rate']:.2g}{'*' if row['at_edge'] else ''}"
-            rows.append({**row, "size": _size(row), "learning_rate": rate, "pareto": "yes" if row["pareto"] else ""})
+            rows.append(
+                {
+                    **row,
+                    "size": _size(row),
+                    "learning_rate": rate,
+                    "pareto": "yes" if row["pareto"] else "",
+                }
+            )
         ending = "" if len(tasks) == 1 else f"-{place}"
         at_edge = " * the lowest or highest rate that was tried." if any(row["at_edge"] for row in models) else ""
         by_name[f"tradeoff{ending}"] = Table.from_rows(
-            f"{task}: accuracy at the best learning rate", _OF_MODEL, rows, f"Pareto: {_PARETO}.{at_edge}"
+            f"{task}: accuracy at the best learning rate",
+            _OF_MODEL,
+            rows,
+            f"Pareto: {_PARETO}.{at_edge}",
         )
         tests = _by_test(_summed(of_task, "length", "pairs"), "length", "pairs")
         if len(tests) > 1:
@@ -127,7 +143,10 @@ def tradeoff_tables(tables: TradeoffTables) -> dict[str, Table]:
             guess = " and ".join(f"{percent(1 / pairs)} at {pairs:,}" for pairs in (sizes[0], sizes[-1]))
             is_of_one = len({length for length, _ in tests}) == 1
             headers = [f"{pairs:,}" if is_of_one else f"{pairs:,} in {length:,}" for length, pairs in tests]
-            title, caption = "Accuracy by number of pairs, at the best rate", f"Guessing among as many values as pairs: {guess}."
+            title, caption = (
+                "Accuracy by number of pairs, at the best rate",
+                f"Guessing among as many values as pairs: {guess}.",
+            )
             by_name[f"pairs{ending}"] = _crossed(title, models, headers, tests, percent, caption)
         distances = _by_test(_summed(of_task, "high"), "high")
         title = "Accuracy by distance in %, at the best rate"
@@ -166,7 +185,12 @@ def _crossed(
     table = Table.from_rows(title, _NAMED, [{**row, "size": _size(row)} for row in models], caption)
     body = []
     for row, words in zip(models, table.rows, strict=True):
-        body.append([*words, *(form(of_test.get((row["model"], _size(row)))) for of_test in accuracies.values())])
+        body.append(
+            [
+                *words,
+                *(form(of_test.get((row["model"], _size(row)))) for of_test in accuracies.values()),
+            ]
+        )
     return replace(table, headers=[*table.headers, *headers], rows=body)
 
 
@@ -179,7 +203,7 @@ def _summed(tables: TradeoffTables, *by: str) -> list[dict[str, Any]]:
     return of_all.agg((pl.col("accuracy") * queries).sum() / queries.sum(), low).to_dicts()
 
 
-# ------------------------------------------------------------------------------------------------------------- charts
+# --------------------------------------------------------------------------------------------------
 
 
 def tradeoff_figures(tables: TradeoffTables) -> list[Figure]:
@@ -192,11 +216,22 @@ def tradeoff_figures(tables: TradeoffTables) -> list[Figure]:
     def is_of(row: Row, model: Row) -> bool:
         return all(row[column] == model[column] for column in _MODEL)
 
-    figures = [Figure("tradeoff", "Recall by bytes of state", caption, _drawn(rows, "state_bytes", "bytes of state", models), models)]
+    figures = [
+        Figure(
+            "tradeoff",
+            "Recall by bytes of state",
+            caption,
+            _drawn(rows, "state_bytes", "bytes of state", models),
+            models,
+        )
+    ]
     best: dict[tuple[str, str], Row] = {}  # of each line the most accurate model, the smallest among equals
     for row in sorted(rows, key=lambda row: (row["accuracy"], -row["state_bytes"])):
         best[row["task"], row["model"]] = row
-    for name, x, axis in (("pairs", "pairs", "number of key-value pairs"), ("distance", "high", "distance in ids")):
+    for name, x, axis in (
+        ("pairs", "pairs", "number of key-value pairs"),
+        ("distance", "high", "distance in ids"),
+    ):
         of_best = [row for row in _summed(tables, x) if is_of(row, best[row["task"], row["model"]])]
         if len({row[x] for row in of_best}) > 1:
             drawn = _drawn(of_best, x, axis, models)
@@ -211,7 +246,13 @@ def _drawn(rows: Sequence[Row], x: str, title: str, models: Sequence[str]) -> Sp
     for row in sorted(rows, key=lambda row: (row[x], row["accuracy"])):
         at = f"width {_size(row)}"
         at += f", {span(row['low'], row['high'])} ids" if x == "high" else f", {counted(row['pairs'], 'pair')}" if x == "pairs" else ""
-        point = {"model": row["model"], "x": row[x], "y": row["accuracy"], "panel": row["task"], "front": row.get("pareto", False)}
+        point = {
+            "model": row["model"],
+            "x": row[x],
+            "y": row["accuracy"],
+            "panel": row["task"],
+            "front": row.get("pareto", False),
+        }
         points.append({**point, "at": at, "shown": percent(row["accuracy"])})
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     y = share("y", "accuracy", domain=[0, 1])
@@ -220,7 +261,7 @@ def _drawn(rows: Sequence[Row], x: str, title: str, models: Sequence[str]) -> Sp
     return line_chart(points, models, places, y, *before, panels=tasks if len(tasks) > 1 else ())
 
 
-# ------------------------------------------------------------------------------------------------------ a training on text
+# --------------------------------------------------------------------------------------------------
 
 _POINTS = 10
 """Points of the curve that are printed, the last one among them."""
@@ -257,8 +298,21 @@ class TrainingView(ResultView):
             words = {"at": f"{row['tokens']:,} tokens", "shown": f"{row['loss_nats']:.3f}"}
             points.append({"model": row["model"], "x": row["tokens"], "y": row["loss_nats"], **words})
         model = points[0]["model"]
-        drawn = line_chart(points, [model], number("x", "tokens read"), number("y", "loss (nats per token)", zero=False))
-        return [Figure("training", "Loss by tokens read", f"Loss of {model} on unread text, by tokens read.", drawn, [model])]
+        drawn = line_chart(
+            points,
+            [model],
+            number("x", "tokens read"),
+            number("y", "loss (nats per token)", zero=False),
+        )
+        return [
+            Figure(
+                "training",
+                "Loss by tokens read",
+                f"Loss of {model} on unread text, by tokens read.",
+                drawn,
+                [model],
+            )
+        ]
 
     def notes(self) -> list[str]:
         """Where the model is."""
