@@ -47,7 +47,7 @@ def in_short(reference: str, models: Sequence[str], totals: Totals) -> str:
     return _of_several(reference, models, totals)
 
 
-# ---------------------------------------------------------------------------------------------- of
+# ------------------------------------------------------------------------------------------- of one
 
 
 def _of_one(reference: str, model: str, totals: Totals) -> str:
@@ -132,7 +132,7 @@ def _nats(row: Row) -> str:
     return f"{row['delta_nll']:z.3f} nats per token" + (f" ({interval})" if row["delta_nll_ci_low"] is not None else "")
 
 
-# ------------------------------------------------------------------------------------------ of seve
+# --------------------------------------------------------------------------------------- of several
 
 
 def _of_several(reference: str, models: Sequence[str], totals: Totals) -> str:

@@ -68,7 +68,7 @@ def _names(comparison: Comparison) -> dict[str, str]:
     return labels([comparison.reference, *comparison.models], reference=comparison.reference)
 
 
-# --------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------- what state costs
 
 
 def price_figure(comparison: Comparison) -> list[Figure]:
@@ -191,7 +191,7 @@ def _is_free(box: tuple[float, ...], others: Sequence[tuple[float, ...]]) -> boo
     return not any(left < other[2] and other[0] < right and top < other[3] and other[1] < bottom for other in others)
 
 
-# -------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------ the picture of the answer
 
 
 def _recall(comparison: Comparison) -> list[Figure]:
@@ -272,7 +272,7 @@ def _spread(ends: Sequence[float], height: float) -> Iterable[float]:
     return places
 
 
-# --------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------- a line per model
 
 
 def _by_bucket(comparison: Comparison) -> list[Figure]:
@@ -388,7 +388,7 @@ def _lines(
     )
 
 
-# --------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------- by threshold
 
 
 def _by_threshold(comparison: Comparison) -> list[Figure]:

@@ -136,7 +136,7 @@ class ComparisonView(ResultView):
                     text,
                 )
 
-    # --------------------------------------------------------------------------------------- the an
+    # ----------------------------------------------------------------------------------- the answer
 
     def answer(self) -> str:
         """What is retained, how far behind on AR hits, where the gap lies; or what was asked
@@ -174,7 +174,7 @@ class ComparisonView(ResultView):
         rows = [self._total(model, "all") for model in self.models]
         return shares_of_leads(row["model"] for row in rows if not is_void(row) and row["delta_nll"] < 0)
 
-    # ----------------------------------------------------------------------------------------- the
+    # ------------------------------------------------------------------------------------ the notes
 
     def notes(self) -> list[str]:
         """Why shares mean nothing, what is special of models and counts, bits per byte."""
@@ -208,7 +208,7 @@ class ComparisonView(ResultView):
         ]
         return ["Bits per byte: " + ", ".join(f"{model} {bits:.3f}" for model, bits in pairs)]
 
-    # ---------------------------------------------------------------------------------------- the t
+    # ----------------------------------------------------------------------------------- the tables
 
     @property
     def _is_priced(self) -> bool:

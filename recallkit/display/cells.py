@@ -34,7 +34,7 @@ class Struck(str):
     __slots__ = ()
 
 
-# --------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------ figures
 
 
 def some_of(names: Sequence[str], most: int = 4) -> str:
@@ -139,7 +139,7 @@ def powers_of_two(highs: Sequence[int]) -> list[int]:
     return buckets
 
 
-# --------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------ columns
 
 
 def cell(row: Row, column: Column) -> str:
@@ -186,7 +186,7 @@ def without_zoo(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, "model": row["model"].removeprefix("zoo:" if every else "")} for row in rows]
 
 
-# --------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------- sentences
 
 
 def resampled(row: Row, units: str = "cluster", noun: str | None = None, which: str = "") -> str:

@@ -50,7 +50,7 @@ PAGE = {name: f"var(--{name})" for name in PAPER}
 _FONT = "Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
 _PAGE_FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif"
 
-# --------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------- styles of models
 
 
 class Style(NamedTuple):
@@ -111,7 +111,7 @@ def model_styles(names: Iterable[str]) -> dict[str, Style]:
     return {name: styles[name] for name in ordered}
 
 
-# --------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------- names
 
 
 def shorten(name: str, length: int = _NAME) -> str:
@@ -149,7 +149,7 @@ def not_drawn(names: Sequence[str]) -> str:
     return f" Not drawn, being smaller: {', '.join(before)}{' and ' if before else ''}{last}."
 
 
-# --------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------- specifications
 
 
 class Colour(str):
@@ -304,7 +304,7 @@ def plot(
     }
 
 
-# --------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------- drawings
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,7 +207,7 @@ def print_indented(text: str, columns: int) -> None:
     stdout().print(Text(" " * columns + line), soft_wrap=True)
 
 
-# --------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------- tables
 
 _LONGEST_CELL = 300
 """Characters per cell: a name of a megabyte would fill the screen; files contain it in full."""

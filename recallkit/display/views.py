@@ -58,7 +58,7 @@ class ResultView:
         """What is known of how it was made."""
         return artifacts.read_manifest(self.folder / f"{self.kind}.parquet")
 
-    # ----------------------------------------------------------------------------------- what a kin
+    # ----------------------------------------------------------------------------- what a kind says
 
     def answer(self) -> str:
         """What it says, in a sentence or two."""
@@ -109,7 +109,7 @@ class ResultView:
         """Figures for model cards."""
         return ()
 
-    # ------------------------------------------------------------------------------- the same for a
+    # ----------------------------------------------------------------------- the same for all kinds
 
     @property
     def command(self) -> str:

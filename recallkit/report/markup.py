@@ -104,7 +104,7 @@ def tables_html(tables: Sequence[Table]) -> str:
     return part("notebook", tables, Markup(_NOTEBOOK_STYLE), _NOTEBOOK)  # noqa: S704  (ours)
 
 
-# --------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------- the page
 
 
 @dataclass(frozen=True, slots=True)

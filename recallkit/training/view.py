@@ -93,7 +93,7 @@ def _with_size(row: Row) -> str:
     return f"{row['model']} (width {_size(row)})"
 
 
-# --------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------- tables
 
 
 _NAMED = """
@@ -203,7 +203,7 @@ def _summed(tables: TradeoffTables, *by: str) -> list[dict[str, Any]]:
     return of_all.agg((pl.col("accuracy") * queries).sum() / queries.sum(), low).to_dicts()
 
 
-# --------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------- charts
 
 
 def tradeoff_figures(tables: TradeoffTables) -> list[Figure]:
@@ -261,7 +261,7 @@ def _drawn(rows: Sequence[Row], x: str, title: str, models: Sequence[str]) -> Sp
     return line_chart(points, models, places, y, *before, panels=tasks if len(tasks) > 1 else ())
 
 
-# --------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------- a training on text
 
 _POINTS = 10
 """Points of the curve that are printed, the last one among them."""
