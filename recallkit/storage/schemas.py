@@ -1,4 +1,5 @@
-"""The columns of every table of ours, in one place, checked wherever a table is read (`artifacts.read_manifest`)."""
+"""The columns of every table of ours, in one place, checked wherever a table is read
+(`artifacts.read_manifest`)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-# --------------------------------------------------------------------------------------------------------------- columns
+# --------------------------------------------------------------------------------------------------
 
 
 _SCALES = {"%": 100, "points": 100, "share": 100, "T": 1e-12}
@@ -24,11 +25,11 @@ class Column(NamedTuple):
 
     `type`: an Arrow type, or, if a query determines it, `text`, `whole`, `real` or `flag`; it may
     be null if it is `nullable`. `unit`: a fraction in `%` or `points` is multiplied by 100; a
-    `share` also gets the sign; `T` is 10^12. `label`: its header. `form`: Python's format of a figure, `size` (of
-    bytes) or `amount` (1.23M); then, in any order, `±` (with its 95 % interval, NAME_ci_low to
-    NAME_ci_high) or `to` (that alone), `struck` or `dash` (in rows that are `void`), and
-    `optional1`, `optional2` ... (the turn in which a narrow terminal leaves it out). `meaning`: for
-    docs/results.md.
+    `share` also gets the sign; `T` is 10^12. `label`: its header. `form`: Python's format of a
+    figure, `size` (of bytes) or `amount` (1.23M); then, in any order, `±` (with its 95 % interval,
+    NAME_ci_low to NAME_ci_high) or `to` (that alone), `struck` or `dash` (in rows that are `void`),
+    and `optional1`, `optional2` ... (the turn in which a narrow terminal leaves it out). `meaning`:
+    for docs/results.md.
     """
 
     name: str
@@ -190,59 +191,82 @@ _LOST = _with_ends(f"nll {_CHANGES} use recall points", *_CI)
 _ASKED = "samples documents whole, effective_documents real"
 _ERRORS = "standard_error ci_low ci_high difference_error difference_low difference_high"
 
-# `last`: ids of context that the shorter scores have at least, and `stride` fewer than this more; null `reference_gains`: both.
+# `last`: ids of context that the shorter scores have at least, and `stride` fewer than this more;
+# null `reference_gains`: both.
 _BY_CONTEXT = _columns(
-    f"{_PAIR} slice text, reference_gains flag?, last stride tokens whole, share_of_tokens real, {_NLLS} {_GAPS} "
+    f"{_PAIR} slice text, reference_gains flag?, last stride tokens whole, share_of_tokens real, "
+    f"{_NLLS} {_GAPS} "
     f"{_with_ends('context_gain_reference context_gain_model local_gap far_gap far_share mirror_share', *_CI)} real?, {_CLUSTERS}, "
     "note text, void flag"
 )
 
 LAYOUTS: Mapping[str, Mapping[str, Column]] = {
-    # One row per sequence: its ids, the context's first one included. From id `span_starts[i]` on they belong to document
-    # `span_documents[i]` of source `span_sources[i]`; `document` and `source` repeat the first span, for queries.
+    # One row per sequence: its ids, the context's first one included. From id `span_starts[i]` on
+    # they belong to document
+    # `span_documents[i]` of source `span_sources[i]`; `document` and `source` repeat the first
+    # span, for queries.
     "sequences": _columns(
-        "sequence int32, source string, document int32, tokens list<uint32>, span_starts span_documents list<int32>, "
+        "sequence int32, source string, document int32, tokens list<uint32>, span_starts "
+        "span_documents list<int32>, "
         "span_sources list<string>, text string"
     ),
-    # One row per predicted token, sorted by (sequence, position). `in_training`: the ids of the longest n-gram around it, 13 or 50, that
-    # is known to be in the training text; 0 if none is; null if nothing is known of its n-grams. `context_class`: what of the token is in
+    # One row per predicted token, sorted by (sequence, position). `in_training`: the ids of the
+    # longest n-gram around it, 13 or 50, that
+    # is known to be in the training text; 0 if none is; null if nothing is known of its n-grams.
+    # `context_class`: what of the token is in
     # its context (slicing.definitions.CONTEXT_CLASSES).
     "tokens": _columns(
-        "sequence position document int32, source dictionary<string>, prev_token token int32, repeated bool, "
-        "context_class dictionary<string>, distance first_distance int32?, occurrences match_length int32, overwritten bool, "
+        "sequence position document int32, source dictionary<string>, prev_token token int32, "
+        "repeated bool, "
+        "context_class dictionary<string>, distance first_distance int32?, occurrences "
+        "match_length int32, overwritten bool, "
         "train_count int64?, ar_hit bool?, in_training int8?"
     ),
-    # One row per predicted token, in the order of `tokens`: of its word (slicing.words) whether it occurred earlier in the sequence, as it
-    # is and without case and inflection; the smallest training count of the bigrams inside it, null of a word of one token; what it is.
+    # One row per predicted token, in the order of `tokens`: of its word (slicing.words) whether it
+    # occurred earlier in the sequence, as it
+    # is and without case and inflection; the smallest training count of the bigrams inside it, null
+    # of a word of one token; what it is.
     "words": _columns(
         "word_repeated word_folded bool, word_count int64?, word_kind dictionary<string>?, "
         "opens_bracket closes_bracket opens_quote closes_quote bool"
     ),
-    # One row per predicted token, in the order of `tokens`. `nll` in nats; `argmax` the model's first choice; `rank` 0 is best, the
-    # number of vocabulary entries with a larger logit; `context` the number of ids that the model had seen. A model with its own tokenizer
-    # has no argmax among the slices' tokens (-1), its rank is the worst of its tokens that end in this one (-1 if none does), and
+    # One row per predicted token, in the order of `tokens`. `nll` in nats; `argmax` the model's
+    # first choice; `rank` 0 is best, the
+    # number of vocabulary entries with a larger logit; `context` the number of ids that the model
+    # had seen. A model with its own tokenizer
+    # has no argmax among the slices' tokens (-1), its rank is the worst of its tokens that end in
+    # this one (-1 if none does), and
     # `exact` says whether its tokens begin and end where this one does.
     "scores": _columns("sequence position int32, nll float32, argmax rank int32, context int32, exact bool"),
-    # The same of a model beside a reference, for both: parts of which the scores of each and a table "divergence" are made. `kl`:
-    # KL(reference | model) in nats, of their predictions over the tokenizer's entries; `agrees`: whether their argmax is the same.
+    # The same of a model beside a reference, for both: parts of which the scores of each and a
+    # table "divergence" are made. `kl`:
+    # KL(reference | model) in nats, of their predictions over the tokenizer's entries; `agrees`:
+    # whether their argmax is the same.
     "paired scores": _columns(
         "sequence position int32, nll float32, argmax rank int32, context int32, exact bool, "
         "kl nll_reference float32, argmax_reference rank_reference int32"
     ),
     "divergence": _columns("sequence position int32, kl float32, agrees bool"),
-    # One row per sampled token of an intervention. `row`: in tokens.parquet, from 0; `weight`: tokens of the slice that it represents;
-    # `CHANGE_row`: the row in which it is read again in the changed text, -1 if it is left out, which `excluded` explains.
+    # One row per sampled token of an intervention. `row`: in tokens.parquet, from 0; `weight`:
+    # tokens of the slice that it represents;
+    # `CHANGE_row`: the row in which it is read again in the changed text, -1 if it is left out,
+    # which `excluded` explains.
     # `distance` 0 if its bigram does not occur earlier and no other token's places are borrowed.
     "samples": _columns(
-        "slice string, row int64, sequence position document distance occurrences match_length int32, train_count int64, "
+        "slice string, row int64, sequence position document distance occurrences match_length "
+        "int32, train_count int64, "
         f"weight float64, excluded string, {_with_ends(_CHANGES, '_row')} int64"
     ),
-    # One row per mixer of a model: the mean of its outputs over a text, in the units of its activations; `mixer`: LAYER.KIND.
+    # One row per mixer of a model: the mean of its outputs over a text, in the units of its
+    # activations; `mixer`: LAYER.KIND.
     "mixer means": _columns("mixer string, mean list<double>"),
-    # `p_*` and `first_p_*`: the mean probability of the tokens, and at the first occurrences of their bigrams. `*_freedom`: degrees of
-    # freedom of the intervals; `is_distinct`: whether the gap differs from 0 among all models of the command.
+    # `p_*` and `first_p_*`: the mean probability of the tokens, and at the first occurrences of
+    # their bigrams. `*_freedom`: degrees of
+    # freedom of the intervals; `is_distinct`: whether the gap differs from 0 among all models of
+    # the command.
     "gap/gap": _columns(
-        f"{_PAIR} source slice cluster text, tokens whole, bytes whole?, share_of_tokens real, {_NLLS} {_GAPS} {_RECALL} "
+        f"{_PAIR} source slice cluster text, tokens whole, bytes whole?, share_of_tokens real, "
+        f"{_NLLS} {_GAPS} {_RECALL} "
         f"{_with_ends('p first_p bpb', '_reference', '_model')} delta_freedom share_freedom "
         f"{_with_ends('control_share efficiency_reference efficiency_model', *_CI)} real?, "
         f"{_CLUSTERS}, is_distinct flag?, note text, void flag"
@@ -252,76 +276,101 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "gap/by_match": _columns(f"{_PAIR} slice text, {_BUCKETS}"),
     "gap/by_position": _columns(f"{_PAIR} slice text, {_BUCKETS}"),
     "gap/by_partition": _columns(
-        f"{_PAIR} slice text, tokens whole, share_of_tokens real, {_NLLS} {_GAPS} {_RECALL} real?, {_CLUSTERS}, note text, void flag"
+        f"{_PAIR} slice text, tokens whole, share_of_tokens real, {_NLLS} {_GAPS} {_RECALL} real?, "
+        f"{_CLUSTERS}, note text, void flag"
     ),
     # NLLs in nats, summed over all tokens of the document, and over its AR hits.
     "gap/by_document": _columns(
-        f"{_PAIR} text, document whole, source text, tokens ar_hits whole, {_with_ends('nats ar_nats', '_reference', '_model')} real"
+        f"{_PAIR} text, document whole, source text, tokens ar_hits whole, "
+        f"{_with_ends('nats ar_nats', '_reference', '_model')} real"
     ),
     "gap/by_context": _BY_CONTEXT,
-    # `kl` and quantiles in nats; `low` and `high` of buckets of distance and position; `ratio`: `kl` over `kl_first`.
+    # `kl` and quantiles in nats; `low` and `high` of buckets of distance and position; `ratio`:
+    # `kl` over `kl_first`.
     "gap/by_divergence": _columns(
         f"{_PAIR} by slice text, low high whole?, tokens whole, share_of_tokens real, "
-        f"{_with_ends('kl agreement', *_CI)} kl_p50 kl_p95 kl_p99 kl_first {_with_ends('ratio', *_CI)} real?, "
+        f"{_with_ends('kl agreement', *_CI)} kl_p50 kl_p95 kl_p99 kl_first "
+        f"{_with_ends('ratio', *_CI)} real?, "
         f"{_CLUSTERS}"
     ),
-    # One row per model, the reference first, which loses nothing. `family`: the model of which it is a variant. Bytes of the state of one
+    # One row per model, the reference first, which loses nothing. `family`: the model of which it
+    # is a variant. Bytes of the state of one
     # sequence after `state_ids` ids; losses in nats per token.
     "gap/by_price": _columns(
-        "model family cluster text, state_bytes state_ids clusters whole?, ppl effective_clusters real, "
+        "model family cluster text, state_bytes state_ids clusters whole?, ppl effective_clusters "
+        "real, "
         f"{_with_ends('gain retained loss_ar_hit loss_first', *_CI)} real?"
     ),
-    # The reference's own earlier checkpoints, interpolated to the model's NLL: `weight` of `checkpoint`, the rest of `next_checkpoint`.
+    # The reference's own earlier checkpoints, interpolated to the model's NLL: `weight` of
+    # `checkpoint`, the rest of `next_checkpoint`.
     "gap/by_placebo": _columns(
-        f"{_PAIR} checkpoint next_checkpoint text, weight nll {_with_ends('gap_share gain retained', *_CI)} real?, note text, void flag"
+        f"{_PAIR} checkpoint next_checkpoint text, weight nll "
+        f"{_with_ends('gap_share gain retained', *_CI)} real?, note text, void flag"
     ),
     "gap/by_threshold": _columns(
-        f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} {_GAPS} {_RECALL} real?, {_CLUSTERS}, void flag"
+        f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} {_GAPS} "
+        f"{_RECALL} real?, {_CLUSTERS}, void flag"
     ),
     "intervene/intervene": _columns(f"model slice text, tokens {_ASKED}, {_LOST} real?"),
     "intervene/by_distance": _columns(f"model slice text, low high {_ASKED}, {_LOST} real?"),
     "intervene/by_count": _columns(f"model slice text, low high {_ASKED}, {_LOST} real?"),
     "intervene/retained": _columns(
-        f"{_PAIR} slice note text, tokens {_ASKED}, share_of_tokens gap real, {_with_ends('retained causal_share', *_CI)} real?, void flag"
+        f"{_PAIR} slice note text, tokens {_ASKED}, share_of_tokens gap real, "
+        f"{_with_ends('retained causal_share', *_CI)} real?, void flag"
     ),
     "track/track": _columns(
-        "model text, step whole?, reference text?, tokens ar_hits documents whole, effective_documents real, "
+        "model text, step whole?, reference text?, tokens ar_hits documents whole, "
+        "effective_documents real, "
         f"{_with_ends('nll ar_nll first_nll other_nll gain retained ar_gap causal', *_CI)} real?"
     ),
     "track/by_slice": _columns(f"model text, step whole?, slice text, tokens whole, {_with_ends('nll gain efficiency', *_CI)} real?"),
     "track/verdict": _columns("verdict text, step step_ci_low step_ci_high whole?"),
     "ablation/ablation": _columns(
-        "model mixers kind text, layer whole?, cluster slice text, tokens whole, share_of_tokens real, "
-        f"nll nll_ablated {_with_ends('loss loss_share', *_CI)} real?, {_CLUSTERS}, note text, void flag"
+        "model mixers kind text, layer whole?, cluster slice text, tokens whole, share_of_tokens "
+        "real, "
+        f"nll nll_ablated {_with_ends('loss loss_share', *_CI)} real?, {_CLUSTERS}, note text, "
+        "void flag"
     ),
     "ablation/mixers": _columns(
-        "model mixers kind text, layer whole?, parts cluster text, layers text?, cache_bytes whole?, share_of_tokens real, "
-        f"loss loss_ar_hit {_with_ends('loss_share gain gain_lost retained', *_CI)} real?, {_CLUSTERS}, note text, void flag"
+        "model mixers kind text, layer whole?, parts cluster text, layers text?, cache_bytes "
+        "whole?, share_of_tokens real, "
+        f"loss loss_ar_hit {_with_ends('loss_share gain gain_lost retained', *_CI)} real?, "
+        f"{_CLUSTERS}, note text, void flag"
     ),
     "profile/profile": _columns(
-        f"source note text, tokens documents content_tokens content_repeated repeated whole, effective_documents real, ar_hits whole?, "
+        "source note text, tokens documents content_tokens content_repeated repeated whole, "
+        "effective_documents real, ar_hits whole?, "
         f"{_FIGURES} real?"
     ),
     "profile/distances": _columns("source text, distance repeated content whole, ar_hits whole?"),
     "profile/positions": _columns(
-        "source text, low high tokens content_tokens repeated content_repeated whole, ar_hits whole?, "
+        "source text, low high tokens content_tokens repeated content_repeated whole, ar_hits "
+        "whole?, "
         "repeated_share content_repeated_share ar_hit_share real?"
     ),
     "profile/fits": _columns(
-        "source kind string, distances int64, median_distance int64?, alpha alpha_ci_low alpha_ci_high float64?, "
-        "x_min x_max tail_tokens int64?, tail_share ks gain_exposed alpha_exposed float64?, note string"
+        "source kind string, distances int64, median_distance int64?, alpha alpha_ci_low "
+        "alpha_ci_high float64?, "
+        "x_min x_max tail_tokens int64?, tail_share ks gain_exposed alpha_exposed float64?, note "
+        "string"
     ),
-    # One row per prompt. `answer_nll`: nats per token; `answer_distance`: tokens from the value's latest occurrence to the prompt's end;
-    # `characters_cut`: how many of the prompt's characters were cut off on the left (of a character in part, all); `length` and `depth`
+    # One row per prompt. `answer_nll`: nats per token; `answer_distance`: tokens from the value's
+    # latest occurrence to the prompt's end;
+    # `characters_cut`: how many of the prompt's characters were cut off on the left (of a character
+    # in part, all); `length` and `depth`
     # of a needle in a haystack: ids asked for, and the share of the context that precedes it.
     "recall documents": _columns(
-        "model task string, version int8, prompt cut string, row int32, doc_id string, key string?, value string, "
+        "model task string, version int8, prompt cut string, row int32, doc_id string, key "
+        "string?, value string, "
         "length int32?, depth float64?, "
-        "prompt_tokens tokens_cut int32, truncated answer_cut bool, generation string, contains bool, contains_any bool?, "
-        "answer_nll float64?, answer_tokens int32?, answer_distance int32?, occurrences int32?, prompt_text string, characters_cut int32"
+        "prompt_tokens tokens_cut int32, truncated answer_cut bool, generation string, contains "
+        "bool, contains_any bool?, "
+        "answer_nll float64?, answer_tokens int32?, answer_distance int32?, occurrences int32?, "
+        "prompt_text string, characters_cut int32"
     ),
     "recall/recall": _columns(
-        f"{_PAIR} task prompt cut tokenizer text, comparable flag, disagree flag?, accuracy difference real, "
+        f"{_PAIR} task prompt cut tokenizer text, comparable flag, disagree flag?, accuracy "
+        "difference real, "
         "version num_rows num_documents truncated answer_cut absent multiline empty dropped whole, "
         f"f1 accuracy_any answer_nll {_with_ends('answer_nats', *_SPREAD)} {_ERRORS} real?"
     ),
@@ -329,26 +378,35 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "recall/by_occurrences": _RECALL_BUCKETS,
     "recall/by_length": _RECALL_BUCKETS,
     "recall/by_depth": _columns("model task text, length whole, depth real, num_rows whole, accuracy real, answer_nll real?"),
-    # One row per answer asked for. `place`: the index of the last id before it in the sequence, from 0, without any prefix; `distance`:
-    # ids from where it stood to where it is asked for (MQAR: from the pair's key to the query's); `nll`: nats; `rank`: 0 is best;
-    # `right`: whether it is the model's argmax; `choices`: the different values before it, of which a guess takes one.
+    # One row per answer asked for. `place`: the index of the last id before it in the sequence,
+    # from 0, without any prefix; `distance`:
+    # ids from where it stood to where it is asked for (MQAR: from the pair's key to the query's);
+    # `nll`: nats; `rank`: 0 is best;
+    # `right`: whether it is the model's argmax; `choices`: the different values before it, of which
+    # a guess takes one.
     "mqar queries": _columns("pairs sample place distance int32, nll float32, rank int32, right bool, choices int32"),
-    # One row per sequence: filler ids in the tail, how many are the argmax, their summed NLL (nats).
+    # One row per sequence: filler ids in the tail, how many are the argmax, their summed NLL
+    # (nats).
     "mqar fillers": _columns("pairs sample filler_tokens filler_right int32, filler_nll float64"),
     "mqar/mqar": _columns(
-        f"{_PAIR} task text, pairs length whole, power real?, seed whole, tokenizer text, num_samples ar_tokens filler_tokens whole, "
-        f"guess {_with_ends('accuracy ar_nll', *_SPREAD)} ar_ppl {_with_ends('filler_accuracy filler_nll', *_SPREAD)} filler_ppl real?"
+        f"{_PAIR} task text, pairs length whole, power real?, seed whole, tokenizer text, "
+        "num_samples ar_tokens filler_tokens whole, "
+        f"guess {_with_ends('accuracy ar_nll', *_SPREAD)} ar_ppl "
+        f"{_with_ends('filler_accuracy filler_nll', *_SPREAD)} filler_ppl real?"
     ),
     "mqar/by_distance": _columns("model text, pairs low high num_queries whole, accuracy ar_nll ar_ppl real?"),
-    # One row per point of a training's curve; `tokens` of text read so far, `loss_nats` the mean since the point before.
+    # One row per point of a training's curve; `tokens` of text read so far, `loss_nats` the mean
+    # since the point before.
     "training/training": _columns("model text, step tokens whole, loss_nats learning_rate real, lists_4 lists_16 real?"),
     "tradeoff/tradeoff": _columns(
-        f"{_TRAINED}, parameters state_bytes whole, accuracy loss_nats learning_rate real, at_edge flag, num_steps batch whole, pareto flag"
+        f"{_TRAINED}, parameters state_bytes whole, accuracy loss_nats learning_rate real, at_edge "
+        "flag, num_steps batch whole, pareto flag"
     ),
     "tradeoff/by_rate": _columns(f"{_TRAINED}, learning_rate accuracy loss_nats real, num_steps whole, best flag"),
     "tradeoff/by_distance": _columns(f"{_TRAINED}, learning_rate real, length pairs low high num_queries whole, accuracy real"),
 }
-"""Columns of every table. A comparison's tables are named RESULT/TABLE, others by the kind in their manifests. More columns are allowed."""
+"""Columns of every table. A comparison's tables are named RESULT/TABLE, others by the kind in
+their manifests. More columns are allowed."""
 
 
 def arrow_schema(layout: str) -> pa.Schema:
@@ -424,7 +482,8 @@ def _polars_types(layout: str) -> dict[str, Any]:
 
 
 def frame_of_columns(layout: str, keys: pl.DataFrame, columns: Mapping[str, Any]) -> pl.DataFrame:
-    """A frame of a layout's columns, in its order, from `keys` and further columns, arrays or one value for all rows; NaN is null."""
+    """A frame of a layout's columns, in its order, from `keys` and further columns, arrays or
+    one value for all rows; NaN is null."""
     import polars as pl
 
     of_all_rows = {name: value for name, value in columns.items() if value is None or isinstance(value, str | int | float)}
