@@ -62,6 +62,7 @@ _ON_REQUEST = (
     "by_placebo",
 )
 """The first table, and those that there are only where somebody asked for what is in them."""
+_ENDS = ("", "_ci_low", "_ci_high")
 _SLASH = "Before the slash: recall gain in % of the reference's. –: unknown, or not meaningful."
 
 
@@ -75,7 +76,13 @@ class ComparisonView(ResultView):
     kind = "gap"
     for_parquet_alone = ("by_document",)
 
-    def __init__(self, comparison: Comparison, causal: Causal | None = None, *, is_page: bool = False) -> None:
+    def __init__(
+        self,
+        comparison: Comparison,
+        causal: Causal | None = None,
+        *,
+        is_page: bool = False,
+    ) -> None:
         super().__init__(comparison.folder, comparison.tables, comparison.manifest)
         self.comparison = comparison
         self.causal = causal or {}
@@ -102,7 +109,8 @@ class ComparisonView(ResultView):
     def facts(self) -> dict[str, Any]:
         """The threshold, the warning, and what is special of models."""
         labels = {name: self.labels.get(name) for name in ("max_count", "threshold", "in_training")}
-        more = {name: self.manifest[name] for name in ("prefixes", "inexact", "in_context") if name in self.manifest}
+        special = ("prefixes", "inexact", "in_context")
+        more = {name: self.manifest[name] for name in special if name in self.manifest}
         return {
             **labels,
             "warning": self.warning,
@@ -115,7 +123,8 @@ class ComparisonView(ResultView):
         return list(self._measured())
 
     def _measured(self) -> Iterator[Measured]:
-        text = ", ".join(bare(name) for name in (self.labels.get("names") or ["text"])[:_MOST_TEXTS])
+        names = self.labels.get("names") or ["text"]
+        text = ", ".join(map(bare, names[:_MOST_TEXTS]))
         hit, sides = (
             self.comparison.hit,
             [("reference", self.models[0]), *(("model", model) for model in self.models)],
@@ -125,8 +134,9 @@ class ComparisonView(ResultView):
             name = every[side]
             yield Measured(name, "perplexity", "Perplexity", every[f"ppl_{side}"], text)
             if hits["tokens"]:
-                yield Measured(name, "perplexity", f"Perplexity of {hit}s", hits[f"ppl_{side}"], text)
-                yield Measured(name, "recall_gain", f"Recall gain on {hit}s", hits[f"gain_{side}"], text)
+                ppl, gain = hits[f"ppl_{side}"], hits[f"gain_{side}"]
+                yield Measured(name, "perplexity", f"Perplexity of {hit}s", ppl, text)
+                yield Measured(name, "recall_gain", f"Recall gain on {hit}s", gain, text)
             if side == "model" and hits["retained"] is not None:
                 yield Measured(
                     name,
@@ -157,8 +167,11 @@ class ComparisonView(ResultView):
         """The warning of `counts_warning`."""
         if not self.comparison.has_counts:
             return None
-        shares = self.rows.by_threshold.filter(model=self.models[0]).select("threshold", "share_of_tokens").rows()
-        return counts_warning(self.labels, self._total(self.models[0], "ar_hit")["share_of_tokens"], shares)
+        model = self.models[0]
+        of_model = self.rows.by_threshold.filter(model=model)
+        shares = of_model.select("threshold", "share_of_tokens").rows()
+        share = self._total(model, "ar_hit")["share_of_tokens"]
+        return counts_warning(self.labels, share, shares)
 
     def _plain(self, text: str) -> str:
         """The text with the names of the zoo's models without `zoo:`, where there are no others."""
@@ -172,7 +185,8 @@ class ComparisonView(ResultView):
     def _leads(self) -> str:
         """Which of the models have shares of a lead, after a space; empty if none has."""
         rows = [self._total(model, "all") for model in self.models]
-        return shares_of_leads(row["model"] for row in rows if not is_void(row) and row["delta_nll"] < 0)
+        leads = [row["model"] for row in rows if not is_void(row) and row["delta_nll"] < 0]
+        return shares_of_leads(leads)
 
     # ------------------------------------------------------------------------------------ the notes
 
@@ -230,7 +244,8 @@ class ComparisonView(ResultView):
             "by_partition": self._partition_table() if has_all_counts else None,
         }
         if tables.by_context is not None:
-            by_name["context_gain"] = gains_table(tables.by_context, self.manifest.get("in_context"))
+            in_context = self.manifest.get("in_context")
+            by_name["context_gain"] = gains_table(tables.by_context, in_context)
             by_name["by_context"] = far_table(tables.by_context)
         if tables.by_price is not None:
             by_name["by_price"] = price.price_table(tables.by_price)
@@ -241,7 +256,9 @@ class ComparisonView(ResultView):
         return {name: table for name, table in by_name.items() if table is not None}
 
     def _first_tables(self) -> list[Table]:
-        names = [name for name in self.display_tables if name in _ON_REQUEST and not (self._is_priced and name == "gap")]
+        names = [name for name in self.display_tables if name in _ON_REQUEST]
+        if self._is_priced:
+            names.remove("gap")
         return [self.display_tables[name] for name in names]
 
     def terminal_tables(self) -> list[Table]:
@@ -253,7 +270,8 @@ class ComparisonView(ResultView):
     def is_in_bits(self) -> bool:
         """Whether bits per byte take the place of perplexities, because tokenizers differ and
         the bytes are known."""
-        return bool(self.manifest["inexact"]) and self._total(self.models[0], "all")["bpb_reference"] is not None
+        every = self._total(self.models[0], "all")
+        return bool(self.manifest["inexact"]) and every["bpb_reference"] is not None
 
     def first_rows(self) -> list[dict[str, Any]]:
         """A row for the reference and each model: that of its AR hits, with what the first table
@@ -266,7 +284,8 @@ class ComparisonView(ResultView):
         rows = []
         for model in (None, *self.models):
             side, known = ("reference", self.models[0]) if model is None else ("model", model)
-            every, hits, other, repeated = (self._total(known, name) for name in ("all", "ar_hit", "other", "repeated"))
+            slices = ("all", "ar_hit", "other", "repeated")
+            every, hits, other, repeated = (self._total(known, name) for name in slices)
             rows.append(
                 {
                     **hits,
@@ -276,7 +295,7 @@ class ComparisonView(ResultView):
                     "hits": hits[f"{quality}_{side}"],
                     "other": other[f"{quality}_{side}"],
                     "delta_nll": every["delta_nll"],
-                    **{f"gain{end}": hits[f"gain_{side}{end}"] for end in ("", "_ci_low", "_ci_high")},
+                    **{f"gain{end}": hits[f"gain_{side}{end}"] for end in _ENDS},
                     "repeated_gap_share": None if is_void(repeated) else repeated["gap_share"],
                 }
             )
@@ -326,9 +345,11 @@ class ComparisonView(ResultView):
     def _first_caption(self) -> str:
         """What the columns of the first table are, and what its figures depend on."""
         labels = self.labels
-        every, hits, repeated = (self._total(self.models[0], name) for name in ("all", "ar_hit", "repeated"))
+        slices = ("all", "ar_hit", "repeated")
+        every, hits, repeated = (self._total(self.models[0], name) for name in slices)
         rare = what_is_rare(labels)
-        shares = f"All rep.: share in all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of tokens."
+        tokens = percent(repeated["share_of_tokens"], 0)
+        shares = f"All rep.: share in all repeated bigrams, {tokens} of tokens."
         if not self.comparison.has_counts:
             rare = (
                 "Without training counts it is unknown which of them are rare (AR hits) and so "
@@ -337,15 +358,12 @@ class ComparisonView(ResultView):
             )
             shares = "Share of the gap: the part that repeated bigrams (rep.) carry."
         sentences = [
-            f"{self.hits_at_first} are {percent(hits['share_of_tokens'], 2)} of "
-            f"{every['tokens']:,} tokens.",
+            f"{self.hits_at_first} are {percent(hits['share_of_tokens'], 2)} of {every['tokens']:,} tokens.",
             rare,
             *what_of_training(labels, every["tokens"]),
-            f"Gain: p(token) on {self.hits} less p at the bigram's first occurrence, in points. "
-            "Retained: gain in % of the reference's.",
+            f"Gain: p(token) on {self.hits} less p at the bigram's first occurrence, in points. Retained: gain in % of the reference's.",
             shares,
-            f"{'Intervals:' if every['delta_nll_ci_low'] is None else 'Brackets: 95 % intervals,'} "
-            f"{resampled(every)}.",
+            f"{'Intervals:' if every['delta_nll_ci_low'] is None else 'Brackets: 95 % intervals,'} {resampled(every)}.",
         ]
         caption = self._plain(" ".join(sentences) + self._leads())
         return "\n".join([caption, *(about_counts(labels, self.warning) if self.warning else ())])
@@ -355,9 +373,9 @@ class ComparisonView(ResultView):
         rows = []
         for row in self.first_rows():
             if causal := self.causal.get(row["model"]):
-                retained = {f"causal_{name}": value for name, value in causal.items() if name.startswith("retained")}
-                points = {name: value for name, value in causal.items() if name.startswith("points")}
-                rows.append({"causal_retained": None, **row, **points, **retained})
+                points = {f"points{end}": causal[f"points{end}"] for end in _ENDS}
+                retained = {f"causal_retained{end}": causal.get(f"retained{end}") for end in _ENDS}
+                rows.append({**row, **points, **retained})
         if not rows:
             return None
         for row in rows:
@@ -384,13 +402,15 @@ class ComparisonView(ResultView):
             "token is "
             "present, and how far back."
         )
-        return Table.from_rows("Recall gain beside causal recall", columns, cells.without_zoo(rows), caption)
+        title = "Recall gain beside causal recall"
+        return Table.from_rows(title, columns, cells.without_zoo(rows), caption)
 
     def _thresholds_table(self) -> Table:
         """What is retained and the share of the gap where bigrams up to other training counts
         are AR hits."""
         cuts = count_cuts(self.labels["max_count"])
-        thresholds = sorted({cuts[name] for name in ("quarter", "half", "most", "double", "fourfold")})
+        names = ("quarter", "half", "most", "double", "fourfold")
+        thresholds = sorted({cuts[name] for name in names})
         rows: dict[str, list[Row]] = {model: [] for model in self.models}
         for row in self.rows.by_threshold.sort("threshold", maintain_order=True).to_dicts():
             if row["threshold"] in thresholds:
@@ -413,30 +433,33 @@ class ComparisonView(ResultView):
         """
         rows = [self._total(model, "ar_hit") for model in self.models]
         sentences = [
-            f"Control: the share that {self.hits} would carry if models differed on them as on the "
-            "first occurrences of the same bigrams.",
+            f"Control: the share that {self.hits} would carry if models differed on them as on the first occurrences of the same bigrams.",
             "It is not subtracted.",
         ]
         if len(rows) > 1 and rows[0]["effective_clusters"] >= MIN_CLUSTERS:
-            sentences.append(f"Each gap is tested against zero, corrected for {len(rows):,} models (Holm).")
-        title = f"{self.hits_at_first}: nats behind the reference, share of the gap, and its control"
+            number = f"{len(rows):,} models (Holm)"
+            sentences.append(f"Each gap is tested against zero, corrected for {number}.")
+        what = "nats behind the reference, share of the gap, and its control"
+        title = f"{self.hits_at_first}: {what}"
         return Table.from_rows(title, columns, rows, " ".join(sentences) + self._leads())
 
     def _by_source_table(self) -> Table | None:
         """What is retained and the share of the gap by source, the largest first; None if there
         is only one source."""
         rows, models = rows_by_slice(self.rows.gap), self.models
-        sources = [source for model, source, name in rows if (model, name) == (models[0], "ar_hit") and source != "ALL"]
+        of_first = [source for model, source, name in rows if (model, name) == (models[0], "ar_hit")]
+        sources = [source for source in of_first if source != "ALL"]
         if len(sources) < 2:
             return None
         tokens = {source: rows[models[0], source, "all"]["tokens"] for source in sources}
         largest = sorted(sources, key=lambda source: (-tokens[source], source))[: self.most_sources]
         pairs = [(model, source) for model in models for source in largest]
-        leads = [
-            f"{model} in {source}"
-            for model, source in pairs
-            if not is_void(rows[model, source, "ar_hit"]) and rows[model, source, "all"]["delta_nll"] < 0
-        ]
+
+        def is_of_lead(model: str, source: str) -> bool:
+            every, hits = (rows[model, source, name] for name in ("all", "ar_hit"))
+            return not is_void(hits) and every["delta_nll"] < 0
+
+        leads = [f"{model} in {source}" for model, source in pairs if is_of_lead(model, source)]
         by_model: dict[str, list[Row]] = {}
         for model in models:
             by_model[model] = [rows[model, source, "ar_hit"] for source in largest]
@@ -453,7 +476,8 @@ class ComparisonView(ResultView):
     def _by_slice_table(self) -> Table | None:
         """The requested slices, one row per slice and model; None if there are none."""
         standard = [*(slice_.name for slice_ in STANDARD), *HITS_OF_REPEATED]
-        names = [name for name in self.rows.gap["slice"].unique(maintain_order=True) if name not in standard]
+        slices = self.rows.gap["slice"].unique(maintain_order=True)
+        names = [name for name in slices if name not in standard]
         if not names:
             return None
         columns = """
@@ -463,9 +487,12 @@ class ComparisonView(ResultView):
             gap_share
         """
         rows = [self._total(model, name) for name in names for model in self.models]
-        overlap = "Slices may overlap, so shares need not add up to 100 %. " if len(names) > 1 else ""
-        caption = f"{overlap}Retained: recall gain on the slice's tokens in % of the reference's.{self._leads()}"
-        return Table.from_rows("Slices: retained recall and share of the gap", columns, rows, caption)
+        overlap = ""
+        if len(names) > 1:
+            overlap = "Slices may overlap, so shares need not add up to 100 %. "
+        retained = "Retained: recall gain on the slice's tokens in % of the reference's."
+        title = "Slices: retained recall and share of the gap"
+        return Table.from_rows(title, columns, rows, f"{overlap}{retained}{self._leads()}")
 
     def _partition_table(self) -> Table:
         """Where the gap is: one column per class of PARTITION, with its share of tokens, and of
@@ -480,15 +507,14 @@ class ComparisonView(ResultView):
             ]
         ]
         for model, some in rows.items():
-            lines.append([model, *(DASH if is_void(row) else percent(row["gap_share"]) for row in some)])
+            shares = [DASH if is_void(row) else percent(row["gap_share"]) for row in some]
+            lines.append([model, *shares])
         rare = f"Rare: seen at most {self.labels['max_count']:,} times in training."
         return Table(
-            "Where the gap lies: tokens by what the context already contains and by the bigram's "
-            "training count",
+            "Where the gap lies: tokens by what the context already contains and by the bigram's training count",
             ["model", *(class_.name.replace(" ", "\n") for class_ in PARTITION)],
             lines,
-            f"{rare} The first class is the AR hits. A model's shares add up to 100 "
-            f"%.{self._leads()}",
+            f"{rare} The first class is the AR hits. A model's shares add up to 100 %.{self._leads()}",
         )
 
 
@@ -503,7 +529,7 @@ def _of_shares(
     of its rows. The `first` row has the share of tokens."""
     some = next(iter(rows.values()))
     tokens = [first, *(cells.figure(row, "share_of_tokens") for row in some)]
-    body = [[model, *map(_retained_and_share, cells_of_model)] for model, cells_of_model in rows.items()]
+    body = [[model, *map(_retained_and_share, of_model)] for model, of_model in rows.items()]
     return Table(title, ["model", *headers], [tokens, *body], caption)
 
 
@@ -527,8 +553,7 @@ def what_of_training(labels: Mapping[str, Any], tokens: int) -> list[str]:
     sentences = [copied] if copied else []
     if exactly:
         sentences.append(
-            f"Left out: {counted(left_out, 'token')}, among them the first {exactly:,} of every "
-            "sequence, which a variant reads exactly."
+            f"Left out: {counted(left_out, 'token')}, among them the first {exactly:,} of every sequence, which a variant reads exactly."
         )
     elif left_out:
         sentences.append(f"Left out (--clean): the {counted(left_out, 'token')} that are in it.")
@@ -542,7 +567,8 @@ def void_notes(rows: Iterable[Row]) -> list[str]:
     for row in rows:
         if row["note"]:
             models.setdefault(row["note"], []).append(row["model"])
-    return [f"{some_of(names)}: no meaningful share of the gap: {note}" for note, names in models.items()]
+    why = "no meaningful share of the gap"
+    return [f"{some_of(names)}: {why}: {note}" for note, names in models.items()]
 
 
 def _noise_of_reading(readings: Mapping[str, Sequence[float]]) -> list[str]:
@@ -560,5 +586,6 @@ def _inexact(shares: Mapping[str, Any]) -> list[str]:
     lines = []
     for model, share in shares.items():
         hits = f", {percent(share['ar_hit'])} of AR hits" if share.get("ar_hit") is not None else ""
-        lines.append(f"{model}: another tokenizer; {percent(share['all'])} of tokens{hits} do not begin and end where its tokens do")
+        elsewhere = f"{percent(share['all'])} of tokens{hits} do not begin and end where its tokens do"
+        lines.append(f"{model}: another tokenizer; {elsewhere}")
     return lines
