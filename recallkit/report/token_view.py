@@ -91,19 +91,24 @@ class ScoredSequence:
         """For each token, which of the models were right; None if that is unknown."""
         if self.model is None:
             return [()] * len(self.rows)
-        return self.rows.select(["right_0"] if self.reference is None else ["right_0", "right_1"]).rows()
+        columns = ["right_0"] if self.reference is None else ["right_0", "right_1"]
+        return self.rows.select(columns).rows()
 
     def states(self) -> list[Which | None]:
         """Which model was right on each token; None if that is unknown, or if there are not two
         models."""
-        kinds: Mapping[tuple[bool | None, ...], Which] = {right: which for which, right in _RIGHT.items()}
-        return [kinds.get(right) for right in self.rights()] if self.reference is not None else [None] * len(self.rows)
+        if self.reference is None:
+            return [None] * len(self.rows)
+        kinds: dict[tuple[bool | None, ...], Which] = {right: which for which, right in _RIGHT.items()}
+        return [kinds.get(right) for right in self.rights()]
 
     def styles(self) -> Mapping[tuple[bool | None, ...], tuple[str, str, str]]:
         """The style (in colours), the sign (without) and the meaning of tokens by who is right;
         of others, _UNKNOWN."""
+        if self.model is None:
+            return {(): ("", "", "")}
         if self.reference is None:
-            return {(True,): ("", "¹", "right"), (False,): ("bright_black", "⁰", "wrong")} if self.model is not None else {(): ("", "", "")}
+            return {(True,): ("", "¹", "right"), (False,): ("bright_black", "⁰", "wrong")}
         return {
             (True, True): ("", "²", "both right"),
             (False, False): ("bright_black", "⁰", "both wrong"),
@@ -115,12 +120,15 @@ class ScoredSequence:
 def tokens_json(sequence: ScoredSequence, which: Which | None = None) -> dict[str, Any]:
     """Every token with all that is known of it, or those of `which`."""
     chosen = sequence.select(which or "all")
-    sides = {"reference": 0, "model": 1} if sequence.reference is not None else {"model": 0} if sequence.model is not None else {}
+    names = [name for name in ("reference", "model") if getattr(sequence, name) is not None]
+    sides = {name: place for place, name in enumerate(names)}
     tokens = []
-    for row, state, keep in zip(sequence.rows.iter_rows(named=True), sequence.states(), chosen, strict=True):
+    rows = sequence.rows.iter_rows(named=True)
+    for row, state, keep in zip(rows, sequence.states(), chosen, strict=True):
         if not keep:
             continue
-        labels = {name: value for name, value in row.items() if not name.endswith(("_0", "_1")) and name != "sequence"}
+        of_labels = [name for name in row if not name.endswith(("_0", "_1")) and name != "sequence"]
+        labels = {name: row[name] for name in of_labels}
         token = {**labels, "state": state}
         for side, place in sides.items():
             token[side] = {name[:-2]: row[name] for name in row if name.endswith(f"_{place}")}
@@ -156,7 +164,8 @@ def print_tokens(sequence: ScoredSequence, which: Which | None = None) -> None:
 
 def _heading(sequence: ScoredSequence) -> list[str]:
     """How much the models differ on the sequence, and which it is."""
-    sources = ", ".join(shorten(source, 60) for source in sequence.rows["source"].unique(maintain_order=True))
+    names = sequence.rows["source"].unique(maintain_order=True)
+    sources = ", ".join(shorten(source, 60) for source in names)
     num_hits = int(sequence.rows[sequence.hits].sum())
     place = f"Sequence {sequence.number:,} (0 to {sequence.num_sequences - 1:,}; {sources})"
     which = f"{place}: {len(sequence.rows):,} tokens, {num_hits:,} {sequence.hits_name}."
@@ -164,7 +173,9 @@ def _heading(sequence: ScoredSequence) -> list[str]:
         return [which]
     hits = sequence.rows.filter(sequence.hits)
     more = sum(hits["nll_1"].to_list()) - sum(hits["nll_0"].to_list())
-    most = f", the largest difference of {sequence.num_sequences:,} sequences" if sequence.is_chosen and sequence.num_sequences > 1 else ""
+    most = ""
+    if sequence.is_chosen and sequence.num_sequences > 1:
+        most = f", the largest difference of {sequence.num_sequences:,} sequences"
     difference = f"{abs(more):.1f} nats {'more' if more >= 0 else 'less'} than {sequence.reference}"
     return [
         f"{sequence.model} needs {difference} on {sequence.hits_name} of this sequence{most}.",
@@ -172,7 +183,13 @@ def _heading(sequence: ScoredSequence) -> list[str]:
     ]
 
 
-def _text(sequence: ScoredSequence, chosen: list[bool], *, has_colours: bool, only_chosen: bool) -> Text:
+def _text(
+    sequence: ScoredSequence,
+    chosen: list[bool],
+    *,
+    has_colours: bool,
+    only_chosen: bool,
+) -> Text:
     """The text of the sequence; its first token, which is not predicted, is dim."""
     from rich.text import Text
 
@@ -191,8 +208,10 @@ def _text(sequence: ScoredSequence, chosen: list[bool], *, has_colours: bool, on
         if not has_colours:
             text.append(f"⟦{written}⟧{sign}{end}" if chosen[place] else f"{written}{end}")
             continue
-        marks = _HIT_STYLE if hits[place] else "underline" if repeated[place] and sequence.model is None else ""
-        text.append(written, style="" if only_chosen and not chosen[place] else f"{style} {marks}".strip())
+        marks = "underline" if repeated[place] and sequence.model is None else ""
+        marks = _HIT_STYLE if hits[place] else marks
+        is_plain = only_chosen and not chosen[place]
+        text.append(written, style="" if is_plain else f"{style} {marks}".strip())
         text.append(end)
     return text
 
@@ -220,7 +239,7 @@ def _legend(sequence: ScoredSequence, which: Which | None, *, has_colours: bool)
 def tokens_table(sequence: ScoredSequence, chosen: list[bool], which: Which | None = None) -> Table:
     """The chosen tokens in order; if there are many, those where the models differ most, or the
     first ones."""
-    rows = [row for row, keep in zip(sequence.rows.iter_rows(named=True), chosen, strict=True) if keep]
+    rows = sequence.rows.filter(chosen).to_dicts()
     most = sorted(
         sorted(rows, key=lambda row: -_difference(sequence, row))[:_MOST_ROWS],
         key=lambda row: row["position"],
@@ -230,8 +249,12 @@ def tokens_table(sequence: ScoredSequence, chosen: list[bool], which: Which | No
         headers += ["NLL\nreference", "NLL\nmodel", "model\npredicted"]
     elif sequence.model is not None:
         headers += ["NLL", "predicted"]
-    name = sequence.hits_name if which is None else {"all": "tokens"}.get(which, f"tokens: {which.replace('_', ' ')}")
-    title = f"{name[0].upper()}{name[1:]}" + (f", {len(most)} of {len(rows):,}" if len(most) < len(rows) else "")
+    name = sequence.hits_name
+    if which is not None:
+        name = "tokens" if which == "all" else f"tokens: {which.replace('_', ' ')}"
+    title = f"{name[0].upper()}{name[1:]}"
+    if len(most) < len(rows):
+        title += f", {len(most)} of {len(rows):,}"
     return Table(
         title,
         headers,
@@ -241,10 +264,16 @@ def tokens_table(sequence: ScoredSequence, chosen: list[bool], which: Which | No
 
 
 def _caption(sequence: ScoredSequence, is_cut: bool) -> str:
-    parts = ["At: position in the sequence. Earlier at: where the bigram last ended before (0: the first token, which is not predicted)."]
-    parts += ["NLL in nats; predicted: what the model ranked first if it was wrong."] if sequence.model is not None else []
-    which = "Shown are those where the models differ most" if sequence.reference is not None else "Shown are the first of them"
-    return " ".join([*parts, *([f"{which}; --json has all."] if is_cut else [])])
+    earlier = "where the bigram last ended before (0: the first token, which is not predicted)"
+    sentences = [f"At: position in the sequence. Earlier at: {earlier}."]
+    if sequence.model is not None:
+        sentences.append("NLL in nats; predicted: what the model ranked first if it was wrong.")
+    if is_cut:
+        some = "the first of them"
+        if sequence.reference is not None:
+            some = "those where the models differ most"
+        sentences.append(f"Shown are {some}; --json has all.")
+    return " ".join(sentences)
 
 
 def _difference(sequence: ScoredSequence, row: Mapping[str, Any]) -> float:
@@ -269,4 +298,10 @@ def _cells(sequence: ScoredSequence, row: Mapping[str, Any]) -> list[str]:
 def _written(token: str, signs: Mapping[str, str] = _SIGNS) -> str:
     """A token without control characters, spaces and line ends as `signs`: those of a table, or
     of running text."""
-    return "".join(signs.get(character) or (character if character.isprintable() else f"\\x{ord(character):02x}") for character in token)
+
+    def sign(character: str) -> str:
+        if character in signs:
+            return signs[character]
+        return character if character.isprintable() else f"\\x{ord(character):02x}"
+
+    return "".join(map(sign, token))
