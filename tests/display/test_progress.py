@@ -150,7 +150,7 @@ def test_one_of_several_says_which(clock, capsys):
 
 def test_an_interrupt_says_how_much_was_done_or_is_kept(capsys):
     for kept in (None, lambda: 20):
-        with pytest.raises(KeyboardInterrupt), progress("scoring x", total=100, kept=kept) as show:
+        with pytest.raises(KeyboardInterrupt), progress("scoring x", total=100, saved=kept) as show:
             show(25)
             raise KeyboardInterrupt
     assert capsys.readouterr().err.splitlines() == [
