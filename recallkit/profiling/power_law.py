@@ -1,8 +1,9 @@
-"""A power law of distances, fitted by maximum likelihood to a histogram, and compared with one that knows the window.
+"""A power law of distances, fitted by maximum likelihood, and one that knows the window.
 
-Clauset, Shalizi and Newman 2009 (arXiv 0706.1062), for bounded whole numbers: a distance cannot exceed the length of
-its sequence, so the power law is a zeta distribution truncated at both ends. Both laws, p(d) = w(d) d^-alpha / Z, are exponential families:
-their likelihood has one maximum, and depends on the data only through the mean of ln d.
+Clauset, Shalizi and Newman 2009 (arXiv 0706.1062), for bounded whole numbers: a distance cannot
+exceed the length of its sequence, so the power law is a zeta distribution truncated at both ends.
+Both laws, p(d) = w(d) d^-alpha / Z, are exponential families: their likelihood has one maximum, and
+depends on the data only through the mean of ln d.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 MIN_TAIL = 100
 """Fewest distances that a distribution is fitted to."""
 MIN_REACH = 8
-"""The tail extends from x_min to at least 8 x_min: a straight line over fewer octaves is little evidence of a power law."""
+"""The tail extends from x_min to 8 x_min or more: fewer octaves are little evidence of a law."""
 _STEEPEST = 50.0
 """Exponents are searched in -50..50: beyond, all mass is on a single distance."""
 
@@ -23,9 +24,11 @@ _STEEPEST = 50.0
 class PowerLaw:
     """p(d) proportional to d^-alpha on x_min..x_max, fitted to `num_tail` distances.
 
-    `ks` is the Kolmogorov-Smirnov distance, the largest difference of the two distribution functions (0 to 1). `gain_exposed` is the
-    log-likelihood of another law on the same tail minus that of the power law, in nats per distance: above 0 the other fits better; None
-    if it has no fit. It is d^-`alpha_exposed` times the number of predictions of a full sequence that have d others before them.
+    `ks` is the Kolmogorov-Smirnov distance, the largest difference of the two distribution
+    functions (0 to 1). `gain_exposed` is the log-likelihood of another law on the same tail minus
+    that of the power law, in nats per distance: above 0 the other fits better; None if it has no
+    fit. It is d^-`alpha_exposed` times the number of predictions of a full sequence that have d
+    others before them.
     """
 
     alpha: float
@@ -38,28 +41,39 @@ class PowerLaw:
 
 
 def fit_power_law(histogram: np.ndarray, x_min: int | None = None) -> PowerLaw | None:
-    """The power law of distances 1..x_max; `histogram[d]` (int64, x_max + 1 entries) is the number of distances d.
+    """The power law of distances 1..x_max.
 
-    `x_min` is where the tail begins; if not given, the power of two that gives the smallest Kolmogorov-Smirnov distance, among
-    those with MIN_TAIL distances in the tail and MIN_REACH x_min <= x_max (1 is always tried). None if the tail has fewer than
-    MIN_TAIL distances, or if all are equal.
+    `histogram[d]` (int64, x_max + 1 entries) is the number of distances d. `x_min` is where the
+    tail begins; if it is None, the power of two with the smallest Kolmogorov-Smirnov distance,
+    among those with MIN_TAIL distances in the tail and MIN_REACH x_min <= x_max (1 is always
+    tried). None if the tail has fewer than MIN_TAIL distances, or if all are equal.
     """
     x_max = len(histogram) - 1
-    powers = [1 << exponent for exponent in range(max(1, x_max).bit_length())]
-    starts = [x_min] if x_min is not None else [start for start in powers if start == 1 or MIN_REACH * start <= x_max]
-    fits = [(ks, start, alpha) for start in starts if (found := _fit_tail(histogram, start)) is not None for alpha, ks in [found]]
+    starts = [1 if x_min is None else x_min]
+    while x_min is None and MIN_REACH * 2 * starts[-1] <= x_max:
+        starts.append(2 * starts[-1])
+    fits = []
+    for start in starts:
+        fit = _fit_tail(histogram, start)
+        if fit is not None:
+            fits.append((fit[1], start, fit[0]))
     if not fits:
         return None
     ks, start, alpha = min(fits)
     return _compared(histogram, start, alpha, ks)
 
 
-def tail_alpha(mean_log: float, x_min: int, x_max: int, log_weight: np.ndarray | float = 0.0) -> float | None:
-    """The maximum-likelihood exponent if the mean of ln d over the tail is `mean_log`; None beyond -50..50.
+def tail_alpha(
+    mean_log: float,
+    x_min: int,
+    x_max: int,
+    log_weight: np.ndarray | float = 0.0,
+) -> float | None:
+    """The exponent of highest likelihood if the mean of ln d over the tail is `mean_log`.
 
-    `log_weight`: of a power law times a weight, its logarithm at each distance.
-
-    It decreases in the mean, so that percentiles of resampled means give those of resampled exponents.
+    None beyond -50..50. `log_weight`: of a power law times a weight, its logarithm at each
+    distance. The exponent decreases in the mean, so that percentiles of resampled means give those
+    of resampled exponents.
     """
     from scipy.optimize import brentq  # type: ignore[import-untyped]
 
@@ -86,7 +100,8 @@ def _fit_tail(histogram: np.ndarray, x_min: int) -> tuple[float, float] | None:
     if num_tail < MIN_TAIL or np.count_nonzero(tail) < 2:
         return None
     x_max = len(histogram) - 1
-    alpha = tail_alpha(float(tail @ np.log(np.arange(x_min, x_max + 1))) / num_tail, x_min, x_max)
+    mean_log = float(tail @ np.log(np.arange(x_min, x_max + 1))) / num_tail
+    alpha = tail_alpha(mean_log, x_min, x_max)
     if alpha is None:
         return None
     expected = np.cumsum(power_law_masses(alpha, x_min, x_max))
@@ -98,14 +113,19 @@ def _compared(histogram: np.ndarray, x_min: int, alpha: float, ks: float) -> Pow
     x_max, tail = len(histogram) - 1, histogram[x_min:]
     support = np.arange(x_min, x_max + 1)
     logs, shares = np.log(support), tail / tail.sum()
-    room = np.log(x_max + 1 - support)  # of x_max + 1 predictions, so many are at least d after the first
+    # Of 2,048 predictions 2,048 - d have d others before them; x_max is 2,047.
+    room = np.log(x_max + 1 - support)
     exposed, gain = tail_alpha(float(shares @ logs), x_min, x_max, room), None
     if exposed is not None:
         gain = float(shares @ (_log_masses(exposed, logs, room) - _log_masses(alpha, logs)))
     return PowerLaw(alpha, x_min, x_max, int(tail.sum()), ks, gain, exposed)
 
 
-def _log_masses(alpha: float, logs: np.ndarray, log_weight: np.ndarray | float = 0.0) -> np.ndarray:
+def _log_masses(
+    alpha: float,
+    logs: np.ndarray,
+    log_weight: np.ndarray | float = 0.0,
+) -> np.ndarray:
     """ln p(d) (n,) of the power law at distances with these `logs` (n,), times a weight."""
     exponents = log_weight - alpha * logs
     largest = exponents.max()

@@ -37,7 +37,10 @@ KINDS = {"repeated": "repeated", "content": "content_repeated", "ar_hit": "ar_hi
 """Tokens whose distances are fitted: all repeated ones, those of content bigrams, AR hits; and
 the column that counts them."""
 
-COUNTS = ("tokens", "content_tokens", "repeated", "content_repeated", "distinct_repeated", "ar_hits")
+COUNTS = (
+    *("tokens", "content_tokens", "repeated", "content_repeated"),
+    *("distinct_repeated", "ar_hits"),
+)
 """What is counted of a document. Distinct: a repeated content bigram once per sequence, at its
 first repetition."""
 
@@ -126,9 +129,9 @@ class _Sums:
         places = {name: place for place, name in enumerate(largest, 1)}
         last = len(names) - 1
         place = pl.col("source").replace_strict(places, default=last, return_dtype=pl.Int64)
-        whole = counts.with_columns(source=pl.lit(0, pl.Int64))
+        together = counts.with_columns(source=pl.lit(0, pl.Int64))
         keys = ["grouped_by", "source", "document", "part", "distance", "tail"]
-        rows = pl.concat([whole, counts.with_columns(source=place)])
+        rows = pl.concat([together, counts.with_columns(source=place)])
         rows = rows.group_by(keys).agg(pl.exclude(keys).sum())
         documents = rows["document"].drop_nulls().unique().sort()
         groups = pl.DataFrame({"document": documents, "group": group_numbers(len(documents))})
@@ -182,12 +185,20 @@ def _profile(sums: _Sums, seq_len: int) -> pl.DataFrame:
     totals = rows.group_by(source="name", maintain_order=True).agg(pl.col(COUNTS).sum())
     tokens = sums.add_up(rows, "tokens", "tokens")
     effective = tokens.spread.effective
-    columns: dict[str, Any] = {"documents": tokens.spread.clusters, "effective_documents": effective}
+    columns: dict[str, Any] = {
+        "documents": tokens.spread.clusters,
+        "effective_documents": effective,
+    }
     for name, column in _FIGURES.items():
         scale = seq_len if name.endswith("bigrams") else 1
         columns |= ratio(scale * sums.add_up(rows, column, "tokens"), tokens).columns(name)
-    columns["note"] = ["" if number >= MIN_CLUSTERS else too_few("its tokens", number) for number in effective]
+    columns["note"] = [_note(number) for number in effective]
     return schemas.frame_of_columns("profile/profile", totals, columns)
+
+
+def _note(effective: float) -> str:
+    """Why a source has no intervals, if it has none."""
+    return "" if effective >= MIN_CLUSTERS else too_few("its tokens", effective)
 
 
 def _fits(sums: _Sums, seq_len: int, x_min: int | None) -> pl.DataFrame:

@@ -72,7 +72,13 @@ PROTOCOLS = {
     # Its caption: prompts of 4,096 ids, 16,384 for 360M parameters, 2,048 new ones. The batch is that of 6.2.
     "table-1": Protocol(_GENERATED, _SIX, new=2048),
     # Its caption has 2 rows and 1,024 new ids. The values on the axes are in no text: these include 6.2's 4,096 and 128.
-    "figure-4": Protocol(_GENERATED, _SIX, tuple(1 << k for k in range(10, 16)), tuple(1 << k for k in range(10)), new=1024),
+    "figure-4": Protocol(
+        _GENERATED,
+        _SIX,
+        tuple(1 << k for k in range(10, 16)),
+        tuple(1 << k for k in range(10)),
+        new=1024,
+    ),
     # Its caption has 512 matrices; the sides, bfloat16 and 100 calls are those of gemm_micro.py, published with the authors' code.
     "figure-1": Protocol(
         ("product",),
@@ -94,7 +100,13 @@ def build(name: str, size: str, context: int, device: torch.device, dtype: torch
     return NativeModel(model.to(dtype).eval().requires_grad_(False), name, device)
 
 
-def work_of(task: str, size: dict[str, int], model: NativeModel | None, device: torch.device, dtype: torch.dtype) -> Callable[[int], Any]:
+def work_of(
+    task: str,
+    size: dict[str, int],
+    model: NativeModel | None,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Callable[[int], Any]:
     """The call that is timed."""
     rows = size["b"]
     if model is None:
@@ -114,7 +126,10 @@ def work_of(task: str, size: dict[str, int], model: NativeModel | None, device: 
 def printed_rate(model: str, task: str, size: dict[str, int]) -> float | None:
     """Tokens per millisecond in Table 1, whose generation 6.2 ascribes to 1,024 tokens and its caption to 2,048; None if it has none."""
     prompt = 16_384 if model.endswith("360m") else 4096
-    sizes = {"prefill": [{"b": 2, "n": prompt}], "generation": [{"b": 128, "new": new} for new in (1024, 2048)]}
+    sizes = {
+        "prefill": [{"b": 2, "n": prompt}],
+        "generation": [{"b": 128, "new": new} for new in (1024, 2048)],
+    }
     if size not in sizes.get(task, ()):
         return None
     for row in read_table("based:1").iter_rows(named=True):
@@ -136,7 +151,12 @@ def measure(name: str, protocol: Protocol, size_name: str, device: torch.device,
         # Products are timed one by one, as gemm_micro.py has it: what a launch takes counts.
         most_calls = 1 if task == "product" else harness.MOST_CALLS
         try:
-            timing = harness.time_call(work_of(task, size, model, device, dtype), device, repeats=protocol.repeats, most_calls=most_calls)
+            timing = harness.time_call(
+                work_of(task, size, model, device, dtype),
+                device,
+                repeats=protocol.repeats,
+                most_calls=most_calls,
+            )
         except (MemoryError, RuntimeError) as error:
             timing = harness.Timing(problem=harness.problem_of(error))
         if timing.problem == harness.OUT_OF_MEMORY:
@@ -160,13 +180,21 @@ def print_row(row: dict[str, Any]) -> None:
     if printed is not None:
         ratio = f"{row['rate'] / printed:.2f}"
     figures = [row["problem"], ""] if row["problem"] else [f"{row['milliseconds']:.4g}", f"{row['rate']:.3g}"]
-    print(harness.markdown([row["model"], row["task"], size, *figures, str(printed or ""), ratio]), flush=True)
+    print(
+        harness.markdown([row["model"], row["task"], size, *figures, str(printed or ""), ratio]),
+        flush=True,
+    )
 
 
 def main() -> None:
     parser = harness.parser_of(__doc__, repeats=0, runs="of each call; 0: those of the protocol")
     parser.add_argument("protocol", choices=PROTOCOLS)
-    parser.add_argument("--models", nargs="+", choices=(*zoo.ARCHITECTURES, *presets.PRESETS, PRODUCT), metavar="MODEL")
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        choices=(*zoo.ARCHITECTURES, *presets.PRESETS, PRODUCT),
+        metavar="MODEL",
+    )
     parser.add_argument("--size", choices=zoo.SIZES, default=zoo.SHIPPED_SIZE, help="of the zoo's architectures")
     parser.add_argument("--prompts", type=int, nargs="+", help="ids of texts that are scored or read")
     parser.add_argument("--batches", type=int, nargs="+", help="rows that generate together")
@@ -181,7 +209,12 @@ def main() -> None:
     protocol = replace(PROTOCOLS[options["protocol"]], **chosen)
     machine = harness.describe_machine(device, dtype)
     print(f"{json.dumps(machine)}\n")
-    print(harness.markdown(["model", "task", "size", "ms", "tokens/ms (TFLOP/s)", "printed", "ratio"], is_header=True))
+    print(
+        harness.markdown(
+            ["model", "task", "size", "ms", "tokens/ms (TFLOP/s)", "printed", "ratio"],
+            is_header=True,
+        )
+    )
     rows = []
     for model in protocol.models:
         for row in measure(model, protocol, size, device, dtype):

@@ -104,7 +104,7 @@ def measure(name: str, path: str) -> dict[str, Any]:
     ids = np.load(path)
     METHODS[name](ids[:WARM_UP_TOKENS])()
     count = METHODS[name](ids)
-    held = harness.forget_peak()
+    before = harness.forget_peak()
     seconds: list[float] = []
     table: Any = None
     for _ in range(2):
@@ -112,7 +112,7 @@ def measure(name: str, path: str) -> dict[str, Any]:
         begin = time.perf_counter()
         table = count()
         seconds.append(time.perf_counter() - begin)
-    extra_mb = (harness.memory_kb("VmHWM") - held) / 1000
+    extra_mb = (harness.memory_kb("VmHWM") - before) / 1000
     return {"first": seconds[0], "again": seconds[1], "extra_mb": extra_mb, "num_rows": table[0].size, "digest": digest_of(table)}
 
 
@@ -175,8 +175,8 @@ def print_table(results: dict[str, list[dict[str, Any]]], num_tokens: int) -> No
     harness.print_stage("count bigrams of ids", peer, rates["recallkit"][1], rates[peer][1], "Mtok/s", target=TARGETS[100][peer])
     for name, least in TARGETS[500 if num_tokens >= 500_000_000 else 100].items():
         if name in results:
-            told = [f"{when} {ratio:.2f}x {verdict(ratio >= least)}" for when, ratio in zip(("first", "again"), ratios[name], strict=True)]
-            print(f"target {least:.1f}x {name}: {', '.join(told)}")
+            lines = [f"{when} {ratio:.2f}x {verdict(ratio >= least)}" for when, ratio in zip(("first", "again"), ratios[name], strict=True)]
+            print(f"target {least:.1f}x {name}: {', '.join(lines)}")
     if num_tokens >= 500_000_000:
         extra_mb = figures["recallkit"][2]
         print(f"target {MAX_EXTRA_MB} MB: {extra_mb:.0f} MB {verdict(extra_mb <= MAX_EXTRA_MB)}")
@@ -187,17 +187,17 @@ def main() -> None:
 
     parser = harness.parser_of(__doc__, repeats=3, runs="processes a method")
     parser.add_argument("--tokens", type=parse_amount, default=100_000_000, help="number of tokens, such as 100M")
-    given = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ids.npy"
-        num_base = write_ids(path, given.tokens)
+        num_base = write_ids(path, args.tokens)
         print(harness.machine())
-        print(f"{given.tokens:,} GPT-2 ids, tiled from {num_base:,}; {given.repeats} repeats, medians")
+        print(f"{args.tokens:,} GPT-2 ids, tiled from {num_base:,}; {args.repeats} repeats, medians")
 
-        results = harness.in_turn(METHODS, given.repeats, lambda name: harness.apart(measure, name, path))
+        results = harness.in_turn(METHODS, args.repeats, lambda name: harness.apart(measure, name, path))
     digests = {row["digest"] for rows in results.values() for row in rows}
     assert len(digests) == 1, f"tables differ: {digests}"
-    print_table(results, given.tokens)
+    print_table(results, args.tokens)
 
 
 if __name__ == "__main__":

@@ -179,10 +179,10 @@ def measure(method: str, folder: str) -> dict[str, Any]:
     return {**figures, "split": sorted([*key, tokens, nlls] for key, (tokens, nlls) in split.items())}
 
 
-def same_split(found: list[Any], expected: list[Any]) -> bool:
+def same_split(result: list[Any], expected: list[Any]) -> bool:
     return all(
         a[:3] == b[:3] and all(math.isclose(x, y, rel_tol=1e-9) for x, y in zip(a[3], b[3], strict=True))
-        for a, b in zip(found, expected, strict=True)
+        for a, b in zip(result, expected, strict=True)
     )
 
 
@@ -190,16 +190,16 @@ def main() -> None:
     parser = harness.parser_of(__doc__, repeats=5, runs="processes a method")
     parser.add_argument("--sequences", type=int, default=8000)
     parser.add_argument("--models", type=int, default=2, help="score files, the reference included")
-    given = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_corpus(folder, given.sequences, given.models)
-        write_corpus(folder / "warm-up", 64, given.models)
-        num_rows = given.sequences * SEQ_LEN
+        write_corpus(folder, args.sequences, args.models)
+        write_corpus(folder / "warm-up", 64, args.models)
+        num_rows = args.sequences * SEQ_LEN
         for path in (folder / "tokens.parquet", folder / "scores/0.parquet"):
             print(f"{path.name}: {path.stat().st_size / num_rows:.2f} bytes a token")
-        runs = harness.in_turn(METHODS, given.repeats, lambda method: harness.apart(measure, method, folder))
-    report(runs, num_rows, given.models)
+        runs = harness.in_turn(METHODS, args.repeats, lambda method: harness.apart(measure, method, folder))
+    report(runs, num_rows, args.models)
 
 
 def report(runs: dict[str, list[dict[str, Any]]], num_rows: int, num_models: int) -> None:

@@ -39,46 +39,46 @@ def prompts_of(batch: int, length: int, spread: float, vocab_size: int) -> list[
     return [rng.integers(1, vocab_size, int(n)).astype(np.uint32) for n in lengths]
 
 
-def ours(path: Path, given: argparse.Namespace) -> Generate:
+def ours(path: Path, args: argparse.Namespace) -> Generate:
     from recallkit.models.generation import generate
     from recallkit.models.loading import load_model
     from recallkit.models.protocol import ModelRequest
 
-    model = load_model(ModelRequest(str(path), 1, device=given.device, dtype=given.dtype))
+    model = load_model(ModelRequest(str(path), 1, device=args.device, dtype=args.dtype))
 
     def run(prompts: list[np.ndarray]) -> list[list[int]]:
         nothing = [np.empty(0, np.uint32)] * len(prompts)
-        return [found.ids for found in generate(model, prompts, nothing, given.new, lambda number, ids: False)]
+        return [result.ids for result in generate(model, prompts, nothing, args.new, lambda number, ids: False)]
 
     return run
 
 
-def theirs(path: Path, given: argparse.Namespace) -> Generate:
+def theirs(path: Path, args: argparse.Namespace) -> Generate:
     import torch
     from transformers import AutoModelForCausalLM
 
-    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, given.dtype)).to(given.device).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, args.dtype)).to(args.device).eval()
 
     def run(prompts: list[np.ndarray]) -> list[list[int]]:
         width = max(map(len, prompts))
-        ids = torch.tensor(np.stack([np.pad(p.astype(np.int64), (width - len(p), 0)) for p in prompts]), device=given.device)
-        mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=given.device)
-        options = {"do_sample": False, "min_new_tokens": given.new, "max_new_tokens": given.new, "pad_token_id": 0}
+        ids = torch.tensor(np.stack([np.pad(p.astype(np.int64), (width - len(p), 0)) for p in prompts]), device=args.device)
+        mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=args.device)
+        options = {"do_sample": False, "min_new_tokens": args.new, "max_new_tokens": args.new, "pad_token_id": 0}
         with torch.inference_mode():
-            made = model.generate(input_ids=ids, attention_mask=mask, **options)
-        found: list[list[int]] = made[:, width:].tolist()
-        return found
+            generated = model.generate(input_ids=ids, attention_mask=mask, **options)
+        result: list[list[int]] = generated[:, width:].tolist()
+        return result
 
     return run
 
 
-def measure(run: Generate, prompts: list[np.ndarray], given: argparse.Namespace) -> tuple[float, list[list[int]]]:
+def measure(run: Generate, prompts: list[np.ndarray], args: argparse.Namespace) -> tuple[float, list[list[int]]]:
     """New tokens a second of the second of two runs, and the ids."""
-    clock = time.process_time if given.device == "cpu" and given.threads == 1 else time.perf_counter
-    found = run(prompts)
+    clock = time.process_time if args.device == "cpu" and args.threads == 1 else time.perf_counter
+    result = run(prompts)
     begun = clock()
     run(prompts)
-    return len(prompts) * given.new / (clock() - begun), found
+    return len(prompts) * args.new / (clock() - begun), result
 
 
 def main() -> None:
@@ -87,18 +87,18 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=512, help="ids of a prompt")
     parser.add_argument("--spread", type=float, default=0.1)
     parser.add_argument("--new", type=int, default=48, help="ids generated for each prompt")
-    given = parser.parse_args()
-    dtype = begin(given)
-    print(f"\nPrompts of {given.length} ids, {given.spread:.0%} more or less, {given.new} new ids each, {given.dtype} on {given.device}.\n")
+    args = parser.parse_args()
+    dtype = begin(args)
+    print(f"\nPrompts of {args.length} ids, {args.spread:.0%} more or less, {args.new} new ids each, {args.dtype} on {args.device}.\n")
     harness.print_duels("generate", "tokens/s")
     with tempfile.TemporaryDirectory() as folder:
-        for name in given.models:
-            path = write_random_model(SUBJECTS[name], Path(folder) / name, given.device, dtype)
-            sides = ours(path, given), theirs(path, given)
-            for batch in given.batches:
-                prompts = prompts_of(batch, given.length, given.spread, SUBJECTS[name].config["vocab_size"])
-                found = harness.duel(name, batch, [partial(measure, side, prompts, given) for side in sides], given.repeats)
-        harness.print_stage(f"generate, a tiny {name}, batch {batch}", "`generate`", found[0], found[1], "tok/s", ratio=found[2])
+        for name in args.models:
+            path = write_random_model(SUBJECTS[name], Path(folder) / name, args.device, dtype)
+            sides = ours(path, args), theirs(path, args)
+            for batch in args.batches:
+                prompts = prompts_of(batch, args.length, args.spread, SUBJECTS[name].config["vocab_size"])
+                result = harness.duel(name, batch, [partial(measure, side, prompts, args) for side in sides], args.repeats)
+        harness.print_stage(f"generate, a tiny {name}, batch {batch}", "`generate`", result[0], result[1], "tok/s", ratio=result[2])
 
 
 if __name__ == "__main__":

@@ -80,33 +80,40 @@ def forget_peak() -> int:
 
 def timed(run: Callable[[], Any]) -> tuple[dict[str, float], Any]:
     """Seconds, and MB at the peak beyond what was held before; and the result."""
-    held = forget_peak()
+    before = forget_peak()
     begin = time.perf_counter()
     result = run()
     seconds = time.perf_counter() - begin
-    return {"seconds": seconds, "extra_mb": (memory_kb("VmHWM") - held) / 1000}, result
+    return {"seconds": seconds, "extra_mb": (memory_kb("VmHWM") - before) / 1000}, result
 
 
 def apart(
-    function: Callable[..., Any], *arguments: Any, python: str = sys.executable, cores: Sequence[int] = (), **environment: str
+    function: Callable[..., Any],
+    *arguments: Any,
+    python: str = sys.executable,
+    cores: Sequence[int] = (),
+    **environment: str,
 ) -> Any:
     """What a function of a benchmark returns (as JSON) in a fresh process, with further environment, on these cores."""
     module = f"tests.benchmarks.{Path(inspect.getfile(function)).stem}"
     program = _PROGRAM.format(root=str(ROOT), module=module, name=function.__name__)
     pinned = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
-    given = json.dumps([str(each) if isinstance(each, Path) else each for each in arguments])
+    args = json.dumps([str(item) if isinstance(item, Path) else item for item in arguments])
     threads = dict.fromkeys(("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"), str(NUM_THREADS))
-    command, settings = [*pinned, python, "-c", program, given], {**os.environ, **threads, **environment}
+    command, settings = (
+        [*pinned, python, "-c", program, args],
+        {**os.environ, **threads, **environment},
+    )
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=settings).stdout.splitlines()[-1])
 
 
 def in_turn(names: Iterable[str], repeats: int, measure: Callable[[str], Any]) -> dict[str, list[Any]]:
     """Measurements by name, `repeats` of each: all in turn, so that a machine's slow moments meet all."""
-    found: dict[str, list[Any]] = {name: [] for name in names}
+    measurements: dict[str, list[Any]] = {name: [] for name in names}
     for _ in range(repeats):
-        for name, rows in found.items():
+        for name, rows in measurements.items():
             rows.append(measure(name))
-    return found
+    return measurements
 
 
 SAMPLE_SECONDS = {"cpu": 0.05, "cuda": 0.02}
@@ -176,7 +183,12 @@ def describe_machine(device: torch.device, dtype: torch.dtype) -> dict[str, Any]
     from recallkit.models.devices import describe_device
 
     versions = {"torch": torch.__version__, "triton": installed("triton")}
-    return {"device": device.type, "name": describe_device(device), "dtype": str(dtype).removeprefix("torch."), **versions}
+    return {
+        "device": device.type,
+        "name": describe_device(device),
+        "dtype": str(dtype).removeprefix("torch."),
+        **versions,
+    }
 
 
 # ------------------------------------------------------------------------------------------------------------ reporting
@@ -206,13 +218,20 @@ STAGE = "stage: "
 
 
 def print_stage(
-    stage: str, peer: str, ours: float, theirs: float, unit: str, *, target: float | None = None, ratio: float | None = None
+    stage: str,
+    peer: str,
+    ours: float,
+    theirs: float,
+    unit: str,
+    *,
+    target: float | None = None,
+    ratio: float | None = None,
 ) -> None:
     """Prints a row of that table: rates or, where `unit` is s, seconds. Above a ratio of 1, or a median of rounds, ours is faster."""
-    found = ratio or (theirs / ours if unit == "s" else ours / theirs)
-    met = "–" if target is None else f"{target:.2g}: {'met' if found >= target else '**missed**'}"
-    shown = [f"{each:,.3f}" if each < 10 else f"{each:,.1f}" if each < 100 else f"{each:,.0f}" for each in (ours, theirs)]
-    print(f"{STAGE}| {stage} | {shown[0]} {unit} | {peer}: {shown[1]} {unit} | {found:.3g} | {met} |")
+    speedup = ratio or (theirs / ours if unit == "s" else ours / theirs)
+    met = "–" if target is None else f"{target:.2g}: {'met' if speedup >= target else '**missed**'}"
+    rates = [f"{item:,.3f}" if item < 10 else f"{item:,.1f}" if item < 100 else f"{item:,.0f}" for item in (ours, theirs)]
+    print(f"{STAGE}| {stage} | {rates[0]} {unit} | {peer}: {rates[1]} {unit} | {speedup:.3g} | {met} |")
 
 
 def print_duels(peer: str, unit: str) -> None:
@@ -233,5 +252,8 @@ def duel(name: str, batch: int, sides: Sequence[Callable[[], tuple[float, list[A
     shown = ".2f" if max(ours, theirs) < 100 else ",.0f"
     same = sum(a == b for a, b in zip(*answers, strict=True))
     ratios = [mine / other for mine, other in rounds]
-    print(f"| {name} | {batch} | {ours:{shown}} | {theirs:{shown}} | {spread(ratios)} | {same} of {len(answers[0])} |", flush=True)
+    print(
+        f"| {name} | {batch} | {ours:{shown}} | {theirs:{shown}} | {spread(ratios)} | {same} of {len(answers[0])} |",
+        flush=True,
+    )
     return ours, theirs, statistics.median(ratios)

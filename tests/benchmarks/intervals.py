@@ -152,20 +152,20 @@ class Part(NamedTuple):
 
     names: list[str]
     rows: TableSums
-    whole: TableSums
+    all_tokens: TableSums
 
 
 def rows_of_gap(sums: Sums) -> Iterator[Part]:
     """All tokens, AR hits, and of each other table the rows at the 20th, 50th and 80th percentile of those that any document in ten has."""
     slices = sums.tables["slices"]
-    whole = slices.slice("all")
-    yield Part(["all tokens", "AR hits"], slices.slice("all", "ar_hit"), whole)
+    all_tokens = slices.slice("all")
+    yield Part(["all tokens", "AR hits"], slices.slice("all", "ar_hit"), all_tokens)
     for table, rows in sums.tables.items():
         if table not in ("slices", "by_source"):
             common = np.flatnonzero(rows.spread.clusters > sums.clusters.number / 10).tolist()
             places = list(dict.fromkeys(common[len(common) * percent // 100] for percent in (20, 50, 80)))
             names = [f"{table}: {' '.join(map(str, rows.keys.row(place)))}" for place in places]
-            yield Part(names, rows.take(np.array(places)), whole)
+            yield Part(names, rows.take(np.array(places)), all_tokens)
 
 
 def rows_of_largest_source(sums: Sums) -> Part:
@@ -194,9 +194,9 @@ def measure_gap(parts: list[Part], documents: np.ndarray) -> Figures:
     from recallkit.measure.ratio import ratio
 
     figures: dict[str, Any] = {}
-    for names, rows, whole in parts:
-        rows, whole = drawn_from(rows, documents), drawn_from(whole, documents)
-        nats, shares = ratio(rows.gap(1), rows["tokens"]), ratio(rows.gap(1), whole.gap(1))
+    for names, rows, all_tokens in parts:
+        rows, all_tokens = drawn_from(rows, documents), drawn_from(all_tokens, documents)
+        nats, shares = ratio(rows.gap(1), rows["tokens"]), ratio(rows.gap(1), all_tokens.gap(1))
         for place, name in enumerate(names):
             figures[f"{name}, nats"] = ends_of(nats, place)
             if "all tokens" not in name:
@@ -426,10 +426,10 @@ def populations_of_accuracy(data: Path, folder: Path, limit: int | None) -> Iter
         with contextlib.redirect_stdout(io.StringIO()):
             plan = plan_recall(models, [task], folder / task, options)
             plan.run()
-        found = [pl.read_parquet(plan.documents[model, task].path) for model in models]
-        names, places = np.unique(found[0]["doc_id"].to_numpy(), return_inverse=True)
+        outcomes = [pl.read_parquet(plan.documents[model, task].path) for model in models]
+        names, places = np.unique(outcomes[0]["doc_id"].to_numpy(), return_inverse=True)
         rows = [np.flatnonzero(places == number) for number in range(len(names))]
-        reference, other = (table["answer_nll"].to_numpy() for table in found)
+        reference, other = (table["answer_nll"].to_numpy() for table in outcomes)
 
         def measure(documents: np.ndarray, rows=rows, reference=reference, other=other) -> Figures:
             taken = np.concatenate([rows[number] for number in documents])
@@ -481,8 +481,8 @@ def populations_of_mqar(_: Path, folder: Path, limit: int | None) -> Iterator[Po
         with db.connect(threads=1) as connection:
             for name, paths in read.items():
                 frames = [schemas.read_frame(path) for path in paths]
-                named = [frame.with_columns(model=pl.lit(model)) for frame, model in zip(frames, models, strict=True)]
-                connection.register(name, pl.concat(named).to_arrow())
+                labelled = [frame.with_columns(model=pl.lit(model)) for frame, model in zip(frames, models, strict=True)]
+                connection.register(name, pl.concat(labelled).to_arrow())
             of_models = [db.frame(connection, "mqar/sum_samples").filter(model=model).sort("sample") for model in models]
 
         def measure(sequences: np.ndarray, of_models=of_models, number=number) -> Figures:
@@ -492,9 +492,9 @@ def populations_of_mqar(_: Path, folder: Path, limit: int | None) -> Iterator[Po
             for place, row in enumerate(sample_intervals(drawn, models, number)):
                 sums = drawn.filter(model=models[place]).select(pl.exclude("model", "pairs", "sample").sum()).row(0, named=True)
                 for name, above, below in NLLS_AND_ACCURACIES:
-                    found = sums[above] / sums[below]
+                    outcomes = sums[above] / sums[below]
                     figures[f"{name}, {models[place]}"] = (
-                        found,
+                        outcomes,
                         row[f"{name}_low"],
                         row[f"{name}_high"],
                     )
@@ -559,7 +559,7 @@ class Coverage:
 def simulate(population: Population, numbers: list[int], draws: int, seed: int = 0) -> dict[str, tuple[float, dict[int, Coverage]]]:
     """Each figure of a population: its truth, and its coverage by the number of documents that were drawn."""
     figures = population.measure(np.arange(population.size))
-    truth = {name: float(found) for name, (found, _, _) in figures.items() if found is not None}
+    truth = {name: float(outcomes) for name, (outcomes, _, _) in figures.items() if outcomes is not None}
     coverage: dict[str, dict[int, Coverage]] = {name: defaultdict(Coverage) for name in truth}
     for number in numbers:
         rng = np.random.default_rng([seed, number])
@@ -576,25 +576,25 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=300)
     parser.add_argument("--documents", type=int, nargs="+", default=[20, 50, 200])
     parser.add_argument("--limit", type=int, help="documents (rows, sequences) of a population, the first ones")
-    given = parser.parse_args()
-    if unknown := {*given.kinds} - {*KINDS}:
+    args = parser.parse_args()
+    if unknown := {*args.kinds} - {*KINDS}:
         parser.error(f"no such kinds: {', '.join(unknown)}")
     data = Path(os.environ["RECALLKIT_TEST_DATA"])
     with tempfile.TemporaryDirectory() as folder:
-        for kind in given.kinds or KINDS:
-            for population in KINDS[kind](data, Path(folder), given.limit):
+        for kind in args.kinds or KINDS:
+            for population in KINDS[kind](data, Path(folder), args.limit):
                 begun = time.perf_counter()
-                found = simulate(population, given.documents, given.draws)
+                outcomes = simulate(population, args.documents, args.draws)
                 seconds = time.perf_counter() - begun
-                print(f"\n{population.name}: {population.size:,} documents, {given.draws:,} draws, {seconds:.0f} s\n")
-                print("\n".join(table_of(found, given.documents)), flush=True)
+                print(f"\n{population.name}: {population.size:,} documents, {args.draws:,} draws, {seconds:.0f} s\n")
+                print("\n".join(table_of(outcomes, args.documents)), flush=True)
 
 
-def table_of(found: Mapping[str, tuple[float, Mapping[int, Coverage]]], numbers: list[int]) -> Iterator[str]:
+def table_of(outcomes: Mapping[str, tuple[float, Mapping[int, Coverage]]], numbers: list[int]) -> Iterator[str]:
     """A Markdown table, a row per figure."""
     yield f"| figure | truth | {' | '.join(f'{number} documents' for number in numbers)} |"
     yield "| --- | ---: |" + " ---: |" * len(numbers)
-    for name, (truth, by_number) in found.items():
+    for name, (truth, by_number) in outcomes.items():
         yield f"| {name} | {truth:.4g} | {' | '.join(cell(by_number[number]) for number in numbers)} |"
 
 

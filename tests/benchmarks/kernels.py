@@ -247,8 +247,8 @@ def window_attention_step(setting: Setting) -> Iterator[Case]:
 
     h, k, position = 16, 64, 1000
 
-    def ours(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, seen: Tensor, *_: Tensor, impl: Any) -> Any:
-        return api.window_attention_step(q, k, v, WindowState(keys, values, seen), rope_width=64, inplace=True, impl=impl)
+    def ours(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, positions: Tensor, *_: Tensor, impl: Any) -> Any:
+        return api.window_attention_step(q, k, v, WindowState(keys, values, positions), rope_width=64, inplace=True, impl=impl)
 
     def ring(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, _: Tensor, slot: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Rotation, index_copy into the rings (b, h, w, k), attention."""
@@ -261,8 +261,8 @@ def window_attention_step(setting: Setting) -> Iterator[Case]:
         slot = torch.tensor([position % window], device=setting.device)
         angles = position * 10000.0 ** (-torch.arange(k // 2, device=setting.device) / (k // 2))
         turn = angles.cos().to(setting.dtype), angles.sin().to(setting.dtype)
-        seen = torch.full((b,), position, device=setting.device)
-        return *setting.normal(*((b, h, k),) * 3, *((b, h, window, k),) * 2), seen, slot, *turn
+        positions = torch.full((b,), position, device=setting.device)
+        return *setting.normal(*((b, h, k),) * 3, *((b, h, window, k),) * 2), positions, slot, *turn
 
     # Based's Figure 7 has 8 to 256 rows, and the median of four positions, at all of which the window is full.
     for b, window in setting.sizes([(16, 64), (1, 64), *((b, 64) for b in (8, 64, 128, 256)), (16, 128)], [(8, 64), (1, 64), (32, 64)]):
@@ -329,7 +329,7 @@ def lookup_attention(setting: Setting) -> Iterator[Case]:
             {"b": b, "h": h, "n": n, "keys": most},
             partial(make, b, n, most),
             {
-                **setting.ours(lambda *given, impl: api.lookup_attention(*given[:5], impl=impl)),
+                **setting.ours(lambda *args, impl: api.lookup_attention(*args[:5], impl=impl)),
                 "SDPA with a mask": lambda q, k, v, _offsets, _keys, mask: F.scaled_dot_product_attention(q, k, v, attn_mask=mask),
                 **setting.only_on_gpu(FlexAttention=flex),
             },
@@ -465,11 +465,11 @@ def linear_scan(setting: Setting) -> Iterator[Case]:
 def recurrence(setting: Setting, make: Callable[[int, int, int], Sequence[Tensor]], run: Callable[..., Any]) -> Iterator[Case]:
     """Cases of a linear recurrence that flash-linear-attention has kernels for; without it ours is PyTorch's also on a GPU."""
     h, k = (16, 64) if setting.on_gpu else (4, 48)
-    ours = setting.ours(lambda *given, impl: run(*given, impl=impl)[0])
+    ours = setting.ours(lambda *args, impl: run(*args, impl=impl)[0])
     if not find_spec("fla"):
         ours = {name: call for name, call in ours.items() if "triton" not in name}
     for b, n in setting.sizes([(8, 4096), (8, 1024), (8, 16384)], [(1, 256), (1, 1024)]):
-        listed = {"token by token": lambda *given: run(*given, impl="reference")[0]} if n <= 1024 else {}
+        listed = {"token by token": lambda *args: run(*args, impl="reference")[0]} if n <= 1024 else {}
         size = {"b": b, "h": h, "n": n}
         yield Case(size, partial(make, b * h, n, k), {**ours, **listed}, 4.0 * setting.dtype.itemsize * b * h * n * k)
 
@@ -536,10 +536,10 @@ def rwkv7_attention(setting: Setting) -> Iterator[Case]:
 
 def compare(calls: dict[str, Callable[[int], Any]], device: torch.device, repeats: int) -> dict[str, Timing]:
     """The time of each call by name, of samples in turn, so that other load on the machine affects all of them."""
-    found = harness.in_turn(calls, repeats, lambda name: time_call(calls[name], device, repeats=1))
-    problems = {name: next((sample.problem for sample in samples if sample.problem), None) for name, samples in found.items()}
-    samples = {name: tuple(sample.median for sample in each) for name, each in found.items()}
-    return {name: Timing(problem=problems[name]) if problems[name] else Timing(samples[name]) for name in found}
+    result = harness.in_turn(calls, repeats, lambda name: time_call(calls[name], device, repeats=1))
+    problems = {name: next((sample.problem for sample in samples if sample.problem), None) for name, samples in result.items()}
+    samples = {name: tuple(sample.median for sample in item) for name, item in result.items()}
+    return {name: Timing(problem=problems[name]) if problems[name] else Timing(samples[name]) for name in result}
 
 
 def ceilings(setting: Setting) -> dict[str, float]:
@@ -601,12 +601,12 @@ def verdicts(case: Case, rows: list[Row]) -> Iterator[str]:
     ours, by_name = rows[0], {row.implementation: row for row in rows}
     for name, wanted in case.targets.items():
         if name == MICROSECONDS:
-            what, found, is_met = f"at most {wanted:g} {name}", 1e6 * ours.timing.median, 1e6 * ours.timing.median <= wanted
+            what, result, is_met = f"at most {wanted:g} {name}", 1e6 * ours.timing.median, 1e6 * ours.timing.median <= wanted
         else:
-            found = ours.share if name in (COPY, MATRIX) else by_name[name].ratio if name in by_name else math.nan
+            result = ours.share if name in (COPY, MATRIX) else by_name[name].ratio if name in by_name else math.nan
             what = f"{100 * wanted:.0f} % {name}" if name in (COPY, MATRIX) else f"{wanted:g} times as fast as {name}"
-            is_met = found >= wanted
-        verdict = "not measured" if math.isnan(found) else f"{'met' if is_met else 'MISSED'} ({found:.3g})"
+            is_met = result >= wanted
+        verdict = "not measured" if math.isnan(result) else f"{'met' if is_met else 'MISSED'} ({result:.3g})"
         yield f"{ours.operation} {shown_size(ours)}: {what}: {verdict}"
 
 
@@ -643,9 +643,9 @@ def draw(rows: list[Row], path: Path) -> None:
         measured = list(group)
         for letter, title in (("n", "tokens"), ("b", "rows")):
             fixed = statistics.mode(others(row, letter) for row in measured)
-            found = [row for row in measured if others(row, letter) == fixed]
-            if len({row.size.get(letter) for row in found}) > 1:
-                values = [{"size": row.size[letter], "ms": 1e3 * row.timing.median, "by": row.implementation} for row in found]
+            result = [row for row in measured if others(row, letter) == fixed]
+            if len({row.size.get(letter) for row in result}) > 1:
+                values = [{"size": row.size[letter], "ms": 1e3 * row.timing.median, "by": row.implementation} for row in result]
                 x, y = alt.X("size:Q", title=title).scale(type="log"), alt.Y("ms:Q", title="milliseconds").scale(type="log")
                 line = alt.Chart(alt.Data(values=values), title=f"{name}, {fixed}", width=300, height=200).mark_line(point=True)
                 plots.append(line.encode(x=x, y=y, color=alt.Color("by:N", title=None)))
@@ -660,27 +660,27 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one size of each, one sample")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path, help=".svg, .png or .html")
-    given = parser.parse_args()
-    device = torch.device(given.device)
-    dtype = getattr(torch, given.dtype or ("bfloat16" if device.type == "cuda" else "float32"))
-    setting = Setting(device, dtype, given.quick)
+    args = parser.parse_args()
+    device = torch.device(args.device)
+    dtype = getattr(torch, args.dtype or ("bfloat16" if device.type == "cuda" else "float32"))
+    setting = Setting(device, dtype, args.quick)
     reached = ceilings(setting)
     machine = {**describe_machine(device, dtype), "copy_b_s": reached[COPY], "matrix_flop_s": reached[MATRIX]}
     print(json.dumps(machine))
     print("".join(f"{cell:<16}" for cell in ("time", "rate", "share", "x ours")))
     rows: list[Row] = []
-    for name in given.operations or OPERATIONS:
+    for name in args.operations or OPERATIONS:
         for case in OPERATIONS[name](setting):
-            measured = measure(name, case, setting, reached, 1 if given.quick else given.repeats)
+            measured = measure(name, case, setting, reached, 1 if args.quick else args.repeats)
             print(f"{name} {shown_size(measured[0])}")
             print_rows(measured)
             if setting.on_gpu:
                 print("\n".join(verdicts(case, measured)))
             rows.extend(measured)
-    if given.json:
-        given.json.write_text(json.dumps({"machine": machine, "rows": [asdict(row) for row in rows]}, indent=1), encoding="utf-8")
-    if given.plot:
-        draw(rows, given.plot)
+    if args.json:
+        args.json.write_text(json.dumps({"machine": machine, "rows": [asdict(row) for row in rows]}, indent=1), encoding="utf-8")
+    if args.plot:
+        draw(rows, args.plot)
 
 
 if __name__ == "__main__":

@@ -96,20 +96,20 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--length", type=int, default=LENGTH, help=f"ids of a row ({LENGTH:,})")
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"{harness.machine(1)}; {ROWS} x {given.length:,} ids, {given.device}, {given.dtype}\n")
+    print(f"{harness.machine(1)}; {ROWS} x {args.length:,} ids, {args.device}, {args.dtype}\n")
     print(f"| {' | '.join(HEADINGS)} |\n| {' | '.join(['---'] * len(HEADINGS))} |")
-    ids = np.random.default_rng(0).integers(3, VOCAB_SIZE, ROWS * (given.length + 1))
-    offsets = np.arange(ROWS + 1) * (given.length + 1)
+    ids = np.random.default_rng(0).integers(3, VOCAB_SIZE, ROWS * (args.length + 1))
+    offsets = np.arange(ROWS + 1) * (args.length + 1)
     stages: dict[str, tuple[tuple[float, float, float], float | None]] = {}
-    for name in given.families or FAMILIES:
-        model = small_model(name, given.device, given.dtype)
+    for name in args.families or FAMILIES:
+        model = small_model(name, args.device, args.dtype)
         theirs, ours = (scoring(model, ids, offsets, own) for own in (False, True))
-        duel = print_row(name, written_layers(layers_by_kernel(model.model)), theirs, ours, given.repeats)
+        duel = print_row(name, written_layers(layers_by_kernel(model.model)), theirs, ours, args.repeats)
         if name.startswith("mamba") and name != "mamba2":
             mixers = scoring(native(model), ids, offsets, True)
-            against_mixers = print_row(f"{name}, our mixers", "every layer", mixers, ours, given.repeats)
+            against_mixers = print_row(f"{name}, our mixers", "every layer", mixers, ours, args.repeats)
             stages = {"transformers' own functions": (duel, None), "our own model": (against_mixers, LEAST_OF_OURS)}
     for peer, ((before, after, ratio), target) in stages.items():
         stage = "score a Mamba of transformers"

@@ -60,7 +60,7 @@ def encode(texts: list[str], tokenizer: str) -> tuple[Any, Any]:
     except ImportError:
         import tokenizers
 
-        lists = [each.ids for each in tokenizers.Tokenizer.from_file(tokenizer).encode_batch_fast(texts)]
+        lists = [item.ids for item in tokenizers.Tokenizer.from_file(tokenizer).encode_batch_fast(texts)]
         ids, offsets = np.concatenate(lists), np.cumsum([0, *map(len, lists)])
     else:
         layout = gigatoken.Tokenizer(tokenizer).encode_batch(texts).layout
@@ -202,8 +202,8 @@ def main() -> None:
     parser.add_argument("--counted", nargs="+", help="shards for `count` (all but the last)")
     parser.add_argument("--sliced", nargs="+", help="shards for `slice` (the last)")
     parser.add_argument("--only", choices=TARGETS, help="one command; `slice` counts first, unmeasured")
-    given = parser.parse_args()
-    counted, sliced = given.counted or harness.shards()[:-1], given.sliced or harness.shards()[-1:]
+    args = parser.parse_args()
+    counted, sliced = args.counted or harness.shards()[:-1], args.sliced or harness.shards()[-1:]
     print(harness.machine())
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -215,9 +215,9 @@ def main() -> None:
         assert harness.apart(differing_rows, folder) == 0
         print("counts and labels are the same")
         for command, sides in by_command.items():
-            if given.only in (None, command):
+            if args.only in (None, command):
                 measure = partial(lambda sides, side: usage(sides[side], folder / side / "slices"), sides)
-                report(command, harness.in_turn(sides, given.repeats, measure))
+                report(command, harness.in_turn(sides, args.repeats, measure))
 
 
 def report(command: str, runs: dict[str, list[dict[str, float]]]) -> None:

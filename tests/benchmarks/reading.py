@@ -46,8 +46,8 @@ def raw_bytes(shard: str) -> int:
 def main() -> None:
     parser = harness.parser_of(__doc__, repeats=5, runs="of each reader")
     parser.add_argument("--shard")
-    given = parser.parse_args()
-    shard = given.shard or harness.shards()[0]
+    args = parser.parse_args()
+    shard = args.shard or harness.shards()[0]
     lengths = {read(shard) for read in READERS.values()}  # also warms the file cache and the imports
     assert len(lengths) == 1, f"the readers disagree: {lengths} characters"
 
@@ -57,8 +57,8 @@ def main() -> None:
         return time.perf_counter() - start
 
     megabytes = raw_bytes(shard) / 1e6
-    rates = {name: megabytes / median(taken) for name, taken in harness.in_turn(READERS, given.repeats, seconds).items()}
-    print(f"{Path(shard).name}: {megabytes:.1f} MB raw, medians of {given.repeats} interleaved repeats")
+    rates = {name: megabytes / median(taken) for name, taken in harness.in_turn(READERS, args.repeats, seconds).items()}
+    print(f"{Path(shard).name}: {megabytes:.1f} MB raw, medians of {args.repeats} interleaved repeats")
     for name, rate in rates.items():
         print(f"{name:10} {rate:6.0f} MB/s")
     harness.print_stage("read `.jsonl.zst`", "`datasets`", *rates.values(), "MB/s")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-def ours(path: Path, batch: int, given: argparse.Namespace) -> Callable[[], AbstractContextManager[Any]]:
+def ours(path: Path, batch: int, args: argparse.Namespace) -> Callable[[], AbstractContextManager[Any]]:
     from recallkit import builtin
     from recallkit.models.evaluated import EvaluatedModel
     from recallkit.options import PromptOptions
@@ -37,21 +37,30 @@ def ours(path: Path, batch: int, given: argparse.Namespace) -> Callable[[], Abst
     from recallkit.storage.journal import PartsJournal
     from recallkit.storage.timings import Timings
 
-    options = PromptOptions(batch_size=batch, context=given.context, device=given.device, dtype=given.dtype)
+    options = PromptOptions(batch_size=batch, context=args.context, device=args.device, dtype=args.dtype)
     evaluated = EvaluatedModel(str(path), options, builtin.counts)
 
     @contextmanager
     def made() -> Iterator[Any]:
-        with tempfile.TemporaryDirectory() as folder, PartsJournal(Path(folder, "benchmark"), {}) as journal:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            PartsJournal(Path(folder, "benchmark"), {}) as journal,
+        ):
             yield ModelLM(Answering(evaluated, "metadata", journal, options, Timings()))
 
     return made
 
 
-def theirs(path: Path, batch: int, given: argparse.Namespace) -> Callable[[], AbstractContextManager[Any]]:
+def theirs(path: Path, batch: int, args: argparse.Namespace) -> Callable[[], AbstractContextManager[Any]]:
     from lm_eval.models.huggingface import HFLM
 
-    lm = HFLM(pretrained=str(path), device=given.device, dtype=given.dtype, batch_size=batch, max_length=given.context)
+    lm = HFLM(
+        pretrained=str(path),
+        device=args.device,
+        dtype=args.dtype,
+        batch_size=batch,
+        max_length=args.context,
+    )
     return lambda: nullcontext(lm)
 
 
@@ -81,21 +90,28 @@ def main() -> None:
     harness.add_models(parser, ("llama", "mamba"), SUBJECTS)
     parser.add_argument("--limit", type=int, default=16)
     parser.add_argument("--context", type=int, default=2048)
-    given = parser.parse_args()
+    args = parser.parse_args()
     from recallkit.recall.tasks import load_rows
 
-    dtype = begin(given)
-    documents = [{"prompt": row.text, "value": row.value} for row in load_rows("metadata", limit=given.limit).rows]
-    print(f"\n{len(documents)} prompts of the built-in task, {given.dtype} on {given.device}.\n")
+    dtype = begin(args)
+    documents = [{"prompt": row.text, "value": row.value} for row in load_rows("metadata", limit=args.limit).rows]
+    print(f"\n{len(documents)} prompts of the built-in task, {args.dtype} on {args.device}.\n")
     harness.print_duels("lm-eval", "prompts/s")
     with tempfile.TemporaryDirectory() as folder:
-        for name in given.models:
-            path = write_random_model(SUBJECTS[name], Path(folder) / name, given.device, dtype)
+        for name in args.models:
+            path = write_random_model(SUBJECTS[name], Path(folder) / name, args.device, dtype)
             builtin_tokenizer().save_pretrained(path)
-            for batch in given.batches:
-                sides = [partial(evaluate, make(path, batch, given), documents) for make in (ours, theirs)]
-                found = harness.duel(name, batch, sides, given.repeats)
-        harness.print_stage(f"`eval-recall`, a tiny {name}, batch {batch}", "lm-eval", found[0], found[1], "prompts/s", ratio=found[2])
+            for batch in args.batches:
+                sides = [partial(evaluate, make(path, batch, args), documents) for make in (ours, theirs)]
+                result = harness.duel(name, batch, sides, args.repeats)
+        harness.print_stage(
+            f"`eval-recall`, a tiny {name}, batch {batch}",
+            "lm-eval",
+            result[0],
+            result[1],
+            "prompts/s",
+            ratio=result[2],
+        )
 
 
 if __name__ == "__main__":

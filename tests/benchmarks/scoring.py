@@ -202,12 +202,12 @@ def read_load(tokenizer: Any, batch: int, seq_len: int) -> Load:
     return Load(ids, texts_of(tokenizer, flat[:-1], seq_len), documents_of(tokenizer, DOCUMENT_SHARE * batch * seq_len), tokenizer)
 
 
-def our_methods(load: Load, path: Path, given: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]], int]:
+def our_methods(load: Load, path: Path, args: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]], int]:
     """Ours, by name; and how many sequences recallkit would take at once."""
     from recallkit.models.loading import load_model
     from recallkit.models.protocol import ModelRequest
 
-    scorer: Any = load_model(ModelRequest(str(path), 1, device=given.device, dtype=given.dtype))
+    scorer: Any = load_model(ModelRequest(str(path), 1, device=args.device, dtype=args.dtype))
 
     def nll(sequences: list[np.ndarray]) -> np.ndarray:
         offsets = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences])])
@@ -217,7 +217,7 @@ def our_methods(load: Load, path: Path, given: argparse.Namespace) -> tuple[dict
         """The log-likelihood of each text."""
         sequences = [load.ids_of(text) for text in load.texts]
         ends = np.cumsum([len(sequence) - 1 for sequence in sequences])
-        return np.array([-of.sum(dtype=np.float64) for of in np.split(nll(sequences), ends[:-1])])
+        return np.array([-nlls.sum(dtype=np.float64) for nlls in np.split(nll(sequences), ends[:-1])])
 
     def score_documents() -> np.ndarray:
         """NLLs of all ids but the first of the documents joined: windows share an id, the last may be shorter."""
@@ -229,18 +229,18 @@ def our_methods(load: Load, path: Path, given: argparse.Namespace) -> tuple[dict
     return methods, max(1, scorer.batch_tokens(load.seq_len) // load.seq_len)
 
 
-def other_methods(load: Load, path: Path, given: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]], Any]:
+def other_methods(load: Load, path: Path, args: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]], Any]:
     """The model as transformers loads it, alone and, where it is installed, under lm-eval; and the model."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, given.dtype)).to(given.device).eval()
-    inputs, targets = (torch.from_numpy(ids.astype(np.int64)).to(given.device) for ids in (load.ids[:, :-1], load.ids[:, 1:]))
+    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, args.dtype)).to(args.device).eval()
+    inputs, targets = (torch.from_numpy(ids.astype(np.int64)).to(args.device) for ids in (load.ids[:, :-1], load.ids[:, 1:]))
 
     def logits() -> torch.Tensor:
         with torch.inference_mode():
-            found: torch.Tensor = model(inputs, use_cache=False).logits
-        return found
+            figures: torch.Tensor = model(inputs, use_cache=False).logits
+        return figures
 
     def naive() -> np.ndarray:
         with torch.inference_mode():
@@ -279,9 +279,9 @@ def matrix_weights(model: Any) -> int:
 class Clock:
     """Seconds and extra peak memory of a run, on CPU or on a GPU."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
-        self.device, self.on_gpu = given.device, given.device == "cuda"
-        self.now = time.process_time if given.threads == 1 and not self.on_gpu else time.perf_counter
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.device, self.on_gpu = args.device, args.device == "cuda"
+        self.now = time.process_time if args.threads == 1 and not self.on_gpu else time.perf_counter
 
     def second_run(self, run: Callable[[], Any]) -> float:
         """Seconds of the second of two runs: the first begins with whatever memory another method left behind."""
@@ -294,10 +294,10 @@ class Clock:
 
     def first_run(self, run: Callable[[], Any]) -> tuple[float, Any]:
         """Peak memory beyond what was held before, in MB (NaN where it cannot be told), and the result."""
-        held = self._memory(peak=False)
+        memory_before = self._memory(peak=False)
         result = run()
         self._finish()
-        return (self._memory(peak=True) - held) / 1e6, result
+        return (self._memory(peak=True) - memory_before) / 1e6, result
 
     def matrix_rate(self, dtype: str) -> float | None:
         """Operations a second of a large square matrix product on a GPU: the median of ten, of 50 products each."""
@@ -360,16 +360,16 @@ def ours_of(name: str) -> str:
     return next((f"{OURS}, {what}" for what in (TEXTS, DOCUMENTS) if what in name), OURS)
 
 
-def measure(name: str, path: Path, load: Load, given: argparse.Namespace) -> dict[str, Any]:
+def measure(name: str, path: Path, load: Load, args: argparse.Namespace) -> dict[str, Any]:
     """Everything about one model."""
-    clock, before = Clock(given), os.getloadavg()
+    clock, before = Clock(args), os.getloadavg()
     with contextlib.redirect_stderr(io.StringIO()):  # where progress bars are shown
-        ours, chosen = our_methods(load, path, given)
-        others, model = other_methods(load, path, given)
+        ours, chosen = our_methods(load, path, args)
+        others, model = other_methods(load, path, args)
         methods = {**ours, **others}
         first = {method: clock.first_run(run) for method, run in methods.items()}
-        differences = check({method: result for method, (_, result) in first.items()}, 1e-3 if given.dtype == "float32" else 0.05)
-        seconds = harness.in_turn(methods, given.repeats, lambda method: clock.second_run(methods[method]))
+        differences = check({method: result for method, (_, result) in first.items()}, 1e-3 if args.dtype == "float32" else 0.05)
+        seconds = harness.in_turn(methods, args.repeats, lambda method: clock.second_run(methods[method]))
     texts = {TEXTS: load.texts, DOCUMENTS: load.documents}
     text_tokens = {f"{OURS}, {what}": sum(len(load.ids_of(text)) - 1 for text in some) for what, some in texts.items()}
     tokens = {OURS: load.batch * load.seq_len, **text_tokens}
@@ -385,7 +385,7 @@ def measure(name: str, path: Path, load: Load, given: argparse.Namespace) -> dic
         "chosen_batch": chosen,
         "parameters": sum(p.numel() for p in model.parameters()),
         "matrix_weights": matrix_weights(model),
-        "matrix_rate": clock.matrix_rate(given.dtype),
+        "matrix_rate": clock.matrix_rate(args.dtype),
     }
 
 
@@ -399,11 +399,11 @@ def ratios(result: dict[str, Any], its: str) -> list[float]:
     return [theirs / mine for mine, theirs in zip(per_token[ours], per_token[its], strict=True)]
 
 
-def report(result: dict[str, Any], given: argparse.Namespace) -> None:
+def report(result: dict[str, Any], args: argparse.Namespace) -> None:
     """Rates, ratios to ours, the targets, and the scan."""
     loads = "/".join(f"{load:.1f}" for load in result["load"])
-    size = f"{result['batch']} x {result['seq_len']} tokens, {given.repeats} rounds"
-    print(f"\n{result['model']}: {result['parameters'] / 1e6:.1f}M parameters, {given.dtype}, {size}, load {loads}")
+    size = f"{result['batch']} x {result['seq_len']} tokens, {args.repeats} rounds"
+    print(f"\n{result['model']}: {result['parameters'] / 1e6:.1f}M parameters, {args.dtype}, {size}, load {loads}")
     share = "   of peak" if result["matrix_rate"] else ""
     print(f"{'':28}{'tok/s':>10}{'min':>10}{'max':>10}{'extra MB':>10}   ours/its: median, range{share}")
     for name, seconds in result["seconds"].items():
@@ -436,17 +436,17 @@ def report_targets(result: dict[str, Any]) -> None:
 # -------------------------------------------------------------------------------------------------------------- running
 
 
-def measure_named(name: str, given: argparse.Namespace) -> dict[str, Any]:
+def measure_named(name: str, args: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     subject, tokenizer = SUBJECTS[name], builtin_tokenizer()
-    tokens, seq_len = given.tokens or subject.tokens, given.seq_len or subject.seq_len
+    tokens, seq_len = args.tokens or subject.tokens, args.seq_len or subject.seq_len
     with tempfile.TemporaryDirectory() as folder:
-        path = write_random_model(subject, Path(folder), given.device, getattr(torch, given.dtype))
-        return measure(name, path, read_load(tokenizer, max(1, tokens // seq_len), seq_len), given)
+        path = write_random_model(subject, Path(folder), args.device, getattr(torch, args.dtype))
+        return measure(name, path, read_load(tokenizer, max(1, tokens // seq_len), seq_len), args)
 
 
-def begin(given: argparse.Namespace) -> torch.dtype:
+def begin(args: argparse.Namespace) -> torch.dtype:
     """No advice, no progress bars, no threads of tokenizers, as many of torch's as asked; prints the machine. Returns the precision."""
     warnings.filterwarnings("ignore")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -455,10 +455,10 @@ def begin(given: argparse.Namespace) -> torch.dtype:
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(given.threads)
-    where = f"{torch.cuda.get_device_name()}, " if given.device == "cuda" else ""
-    print(f"{where}{harness.machine(given.threads)}; torch {torch.__version__}, transformers {transformers.__version__}")
-    dtype: torch.dtype = getattr(torch, given.dtype)
+    torch.set_num_threads(args.threads)
+    where = f"{torch.cuda.get_device_name()}, " if args.device == "cuda" else ""
+    print(f"{where}{harness.machine(args.threads)}; torch {torch.__version__}, transformers {transformers.__version__}")
+    dtype: torch.dtype = getattr(torch, args.dtype)
     return dtype
 
 
@@ -471,18 +471,18 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="float32 on CPU, bfloat16 on a GPU")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every measurement to a file")
-    given = parser.parse_args()
-    on_gpu = given.device == "cuda"
-    given.dtype = given.dtype or ("bfloat16" if on_gpu else "float32")
-    begin(given)
+    args = parser.parse_args()
+    on_gpu = args.device == "cuda"
+    args.dtype = args.dtype or ("bfloat16" if on_gpu else "float32")
+    begin(args)
     results = []
-    for name in given.models or (GPU_MODELS if on_gpu else CPU_MODELS):
-        results.append(measure_named(name, given))
-        report(results[-1], given)
+    for name in args.models or (GPU_MODELS if on_gpu else CPU_MODELS):
+        results.append(measure_named(name, args))
+        report(results[-1], args)
     print(f"\nload after {os.getloadavg()[0]:.1f}")
-    if given.json:
-        about = {name: getattr(given, name) for name in ("device", "dtype", "threads")}
-        given.json.write_text(json.dumps({**about, "results": results}, indent=1) + "\n", encoding="utf-8")
+    if args.json:
+        about = {name: getattr(args, name) for name in ("device", "dtype", "threads")}
+        args.json.write_text(json.dumps({**about, "results": results}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

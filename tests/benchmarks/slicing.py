@@ -83,8 +83,8 @@ def label_duckdb(ids: np.ndarray) -> Callable[[], Columns]:
 
     def label() -> Columns:
         table = connection.sql(query).to_arrow_table()
-        found = table["place"].to_numpy()
-        row = found - found // SEQUENCE_IDS - 1
+        result = table["place"].to_numpy()
+        row = result - result // SEQUENCE_IDS - 1
         distance, occurrences = np.empty((2, row.size), np.int32)
         distance[row], occurrences[row] = table["distance"].to_numpy(), table["occurrences"].to_numpy()
         return distance, occurrences
@@ -130,9 +130,9 @@ def lookup_duckdb(ids: np.ndarray, folder: Path) -> Callable[[], Columns]:
 
     def lookup() -> Columns:
         table = connection.sql(query).to_arrow_table()
-        found = np.empty(table.num_rows, np.int64)
-        found[table["row"].to_numpy()] = table["count"].to_numpy()
-        return (found,)
+        result = np.empty(table.num_rows, np.int64)
+        result[table["row"].to_numpy()] = table["count"].to_numpy()
+        return (result,)
 
     return lookup
 
@@ -142,8 +142,8 @@ def lookup_polars(ids: np.ndarray, folder: Path) -> Callable[[], Columns]:
 
     keys, counts = table_of(folder)
     counted = pl.DataFrame({"key": keys, "count": counts})
-    asked = pl.DataFrame({"key": query_columns(ids)["key"]})
-    joined = asked.lazy().join(counted.lazy(), on="key", how="left", maintain_order="left").select(pl.col("count").fill_null(0))
+    queries = pl.DataFrame({"key": query_columns(ids)["key"]})
+    joined = queries.lazy().join(counted.lazy(), on="key", how="left", maintain_order="left").select(pl.col("count").fill_null(0))
     return lambda: (joined.collect()["count"].to_numpy(),)
 
 
@@ -282,17 +282,17 @@ def main() -> None:
     parser = harness.parser_of(__doc__, repeats=5, runs="processes a method")
     parser.add_argument("--only", nargs="+", choices=list(TASKS), default=list(TASKS), metavar="TASK", help="labels, lookup, slice")
     parser.add_argument("--tokens", type=int, default=NUM_TOKENS, help="ids that are labelled and looked up")
-    given = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        counting_seconds = write_inputs(Path(name), given.only, given.tokens)
-        print(f"{harness.machine()}; {given.tokens:,} GPT-2 ids")
-        if "lookup" in given.only:
+        counting_seconds = write_inputs(Path(name), args.only, args.tokens)
+        print(f"{harness.machine()}; {args.tokens:,} GPT-2 ids")
+        if "lookup" in args.only:
             size = np.load(Path(name) / "keys.npy", mmap_mode="r").size
-            print(f"{size:,} distinct bigrams in the table; {given.repeats} repeats, medians")
-        for task in given.only:
-            results = harness.in_turn(TASKS[task], given.repeats, lambda method, task=task: harness.apart(measure, task, method, name))
+            print(f"{size:,} distinct bigrams in the table; {args.repeats} repeats, medians")
+        for task in args.only:
+            results = harness.in_turn(TASKS[task], args.repeats, lambda method, task=task: harness.apart(measure, task, method, name))
             if task != "slice":
-                report(task, results, given.tokens)
+                report(task, results, args.tokens)
                 continue
             report_slice(results)
             millions, alone = results["gigatoken"][0]["num_tokens"] / 1e6, median(results["gigatoken"], "alone")

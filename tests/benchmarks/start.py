@@ -37,7 +37,12 @@ COMMANDS = {
 
 def processor_seconds(arguments: list[str], folder: Path, **settings: str) -> float:
     """User and system time of a new interpreter with these arguments, in seconds."""
-    environment = {**os.environ, "PYTHONPATH": str(harness.ROOT), "RECALLKIT_HOME": str(folder / "home"), **settings}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(harness.ROOT),
+        "RECALLKIT_HOME": str(folder / "home"),
+        **settings,
+    }
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or every process would compile every module
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, *arguments], cwd=folder, check=True, capture_output=True, env=environment)
@@ -58,14 +63,14 @@ def measure(name: str, folder: Path) -> dict[str, float]:
 def main() -> None:
     parser = harness.parser_of(__doc__, repeats=5, runs="of each command")
     parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=list(COMMANDS))
-    given = parser.parse_args()
+    args = parser.parse_args()
     print(harness.machine())
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "text.txt").write_text(TEXT, encoding="utf-8")
         for command in COMMANDS:
             measure(command, folder)
-        rows = harness.in_turn(given.commands, given.repeats, lambda command: measure(command, folder))
+        rows = harness.in_turn(args.commands, args.repeats, lambda command: measure(command, folder))
     print("| command | CPU s | least | floor | CPU s | ratio |\n| --- | --- | --- | --- | --- | --- |")
     for command, runs in rows.items():
         ours, floor = harness.median(runs, "seconds"), harness.median(runs, "floor")

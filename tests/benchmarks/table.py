@@ -91,7 +91,14 @@ HEADER = "| stage | ours | best peer | ratio | target |\n|---|---|---|---|---|"
 def main() -> None:
     stages = {script: benchmark.stage for script, benchmark in BENCHMARKS.items() if benchmark.stage}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=stages, default=list(stages), metavar="SCRIPT", help=", ".join(stages))
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=stages,
+        default=list(stages),
+        metavar="SCRIPT",
+        help=", ".join(stages),
+    )
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep what the benchmarks print")
     options = parser.parse_args()
     rows, problems = [], []

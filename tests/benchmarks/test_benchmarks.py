@@ -32,21 +32,28 @@ def imported(path: Path) -> Iterator[tuple[str, str]]:
     for_types = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     left_out = {id(node) for block in for_types for node in ast.walk(block)}
     for node in ast.walk(tree):
-        is_ours = isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("recallkit", "tests")
+        is_ours = isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in (
+            "recallkit",
+            "tests",
+        )
         if is_ours and id(node) not in left_out:
             yield from ((str(node.module), alias.name) for alias in node.names)
 
 
 def is_there(module: str, name: str) -> bool:
-    found = importlib.import_module(module)
-    return hasattr(found, name) or (hasattr(found, "__path__") and importlib.util.find_spec(f"{module}.{name}") is not None)
+    loaded = importlib.import_module(module)
+    is_package = hasattr(loaded, "__path__")
+    return hasattr(loaded, name) or (is_package and importlib.util.find_spec(f"{module}.{name}") is not None)
 
 
 def test_what_benchmarks_and_examples_import_is_there():
     scripts = [*FOLDER.glob("[!_t]*.py"), *(ROOT / "examples").glob("*.py")]
     others = {"__init__", "harness", "table", "test_benchmarks"}
     assert {path.stem for path in FOLDER.glob("*.py")} - others == set(BENCHMARKS)
-    assert [(path.name, *found) for path in scripts for found in imported(path) if not is_there(*found)] == []
+    missing = []
+    for path in scripts:
+        missing += [(path.name, *name) for name in imported(path) if not is_there(*name)]
+    assert missing == []
 
 
 def test_every_example_is_used_by_a_test():
@@ -65,8 +72,9 @@ def test_the_page_opens_with_the_table_whose_rows_benchmarks_print():
     assert len(table) == 14
     for stage, ours, peer, ratio, target in ([cell.strip() for cell in row.strip("|").split("|")] for row in table):
         rates = [float(cell.split(": ")[-1].split()[0].replace(",", "")) for cell in (ours, peer)]
-        found = rates[1] / rates[0] if ours.endswith(" s") else rates[0] / rates[1]
-        assert float(ratio) == pytest.approx(found, rel=0.05), stage  # the median of ratios is not the ratio of medians
+        expected = rates[1] / rates[0] if ours.endswith(" s") else rates[0] / rates[1]
+        # The median of ratios is not the ratio of medians.
+        assert float(ratio) == pytest.approx(expected, rel=0.05), stage
         if target != "–":
             least, verdict = target.split(": ")
             assert verdict == ("met" if float(ratio) >= float(least) else "**missed**"), stage
@@ -93,7 +101,10 @@ def test_every_kernel_is_compared_with_a_peer():
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_peers_of_a_kernel_compute_the_same(name):
     case = next(OPERATIONS[name](Setting(torch.device("cpu"), torch.float32, quick=True)))
-    inputs, attends_to_all = case.make(), {"SDPA"} if name in ("taylor_attention", "window_attention") else set()
+    inputs, attends_to_all = (
+        case.make(),
+        {"SDPA"} if name in ("taylor_attention", "window_attention") else set(),
+    )
     with torch.inference_mode():
         results = [run(*(x.clone() for x in inputs)) for who, run in case.runs.items() if who not in attends_to_all]
     ours, *theirs = (result[0] if isinstance(result, tuple) else result for result in results)
@@ -122,7 +133,11 @@ def test_protocols_have_baseds_models_sizes_repetitions_and_printed_rates(protoc
 
 
 def test_what_does_not_fit_ends_its_task(monkeypatch):
-    timings = [harness.Timing((1.0, 3.0)), harness.Timing(problem=harness.OUT_OF_MEMORY), harness.Timing((1.0,))]
+    timings = [
+        harness.Timing((1.0, 3.0)),
+        harness.Timing(problem=harness.OUT_OF_MEMORY),
+        harness.Timing((1.0,)),
+    ]
     monkeypatch.setattr(harness, "time_call", lambda *_, **__: timings.pop(0))
     protocol = based.Protocol(("prefill", "generation"), ("based",), prompts=(8, 16, 32), batches=(2,), new=3)
     rows = list(based.measure("based", protocol, "1.6m", CPU, torch.float32))
@@ -131,10 +146,16 @@ def test_what_does_not_fit_ends_its_task(monkeypatch):
         ("prefill", 16, "out of memory"),
         ("generation", None, None),
     ]
-    assert (rows[0]["milliseconds"], rows[0]["rate"], rows[2]["rate"]) == (2000.0, 2 * 8 / 2e3, 2 * 3 / 1e3)
+    assert (rows[0]["milliseconds"], rows[0]["rate"], rows[2]["rate"]) == (
+        2000.0,
+        2 * 8 / 2e3,
+        2 * 3 / 1e3,
+    )
 
 
-def test_a_time_is_that_of_one_call_in_samples_that_are_long_enough_and_what_fails_says_why(monkeypatch):
+def test_a_time_is_that_of_one_call_in_samples_that_are_long_enough_and_what_fails_says_why(
+    monkeypatch,
+):
     clock, calls = [0.0], []
 
     def takes(*seconds: float, error: Exception | None = None):
@@ -157,9 +178,19 @@ def test_a_time_is_that_of_one_call_in_samples_that_are_long_enough_and_what_fai
     compiled = harness.time_call(takes(9.0, 0.1, 0.1, 0.4, 0.1), CPU, repeats=3)
     assert (compiled.mean, compiled.median, *compiled.samples) == pytest.approx((0.2, 0.1, 0.1, 0.4, 0.1))
     full = RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried")
-    errors = (ModuleNotFoundError("no module"), ValueError("it does not fit\nand more"), torch.OutOfMemoryError(), full)
+    errors = (
+        ModuleNotFoundError("no module"),
+        ValueError("it does not fit\nand more"),
+        torch.OutOfMemoryError(),
+        full,
+    )
     problems = [harness.time_call(takes(1.0, error=error), CPU, repeats=3).problem for error in errors]
-    assert problems == ["not installed", "failed: it does not fit", "out of memory", "out of memory"]
+    assert problems == [
+        "not installed",
+        "failed: it does not fit",
+        "out of memory",
+        "out of memory",
+    ]
 
 
 @pytest.mark.slow
@@ -197,10 +228,13 @@ def test_intervals_cover(kind, test_data, home, tmp_path):
     for population in KINDS[kind](test_data, tmp_path, None):
         if kind in ("profile", "gap") and "at most" not in population.name:  # whole documents of very different sizes
             continue
-        found = {name: by_number[50] for name, (_, by_number) in simulate(population, [50], 200).items() if by_number[50].widths}
-        assert len(found) > 2
-        assert {name: of.missing for name, of in found.items() if of.missing and "by_" not in name} == {}
-        covered = {name: of.share for name, of in found.items() if not name.startswith(HARD)}
+        figures = {}
+        for name, (_, by_number) in simulate(population, [50], 200).items():
+            if by_number[50].widths:
+                figures[name] = by_number[50]
+        assert len(figures) > 2
+        assert {name: coverage.missing for name, coverage in figures.items() if coverage.missing and "by_" not in name} == {}
+        covered = {name: coverage.share for name, coverage in figures.items() if not name.startswith(HARD)}
         assert {name: share for name, share in covered.items() if share < 0.85} == {}
         usual = [share for name, share in covered.items() if "difference" not in name]  # rare differences cover more
         assert 0.93 <= statistics.median(usual) <= 0.99, population.name

@@ -64,7 +64,10 @@ def test_lines_go_through_the_tails(tables):
 
 def test_curves_are_shares_by_position(tables):
     table = tables.positions.filter(pl.col("source") == "code")
-    for name, column in (("repeated_by_position", "repeated_share"), ("ar_hits_by_position", "ar_hit_share")):
+    for name, column in (
+        ("repeated_by_position", "repeated_share"),
+        ("ar_hits_by_position", "ar_hit_share"),
+    ):
         own = [row for row in data(by_name(tables)[name]) if row["source"] == "code"]
         assert [row["y"] for row in own] == table[column].to_list()
         assert [row["x"] for row in own] == ((table["low"] + table["high"]) / 2).to_list()

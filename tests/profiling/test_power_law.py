@@ -113,7 +113,13 @@ def test_too_little_to_fit(histogram):
 
 
 @pytest.mark.parametrize(
-    "histogram", [[0, 10**9, 1] + [0] * 3000, [0, 1] + [0] * 3000 + [10**9], [0, 0, 10**6, 10**6], [0, *[10**8] * 2047]]
+    "histogram",
+    [
+        [0, 10**9, 1] + [0] * 3000,
+        [0, 1] + [0] * 3000 + [10**9],
+        [0, 0, 10**6, 10**6],
+        [0, *[10**8] * 2047],
+    ],
 )
 def test_extreme_histograms_end(histogram):
     fit = fit_power_law(np.array(histogram), 1)

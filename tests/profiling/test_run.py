@@ -14,9 +14,9 @@ from recallkit import slicing
 from recallkit.errors import UserError
 from recallkit.options import ProfileOptions, TextOptions
 from recallkit.profiling import profile, profile_slices, stop_words, token_mask, token_texts
-from recallkit.profiling.run import read_profile
 from recallkit.profiling.tables import ProfileTables
 from recallkit.storage import artifacts
+from recallkit.storage.result import read_tables
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
 from tests.made_tokenizers import NAMES, made
@@ -41,9 +41,9 @@ def test_a_text_is_profiled_by_its_labels(text, small_slices, tmp_path, counted)
     of_text = profile(text, tmp_path, counts=counts, rare=rare, seq_len=64)
     assert_same(of_text, profile_slices(tmp_path / "slices", tmp_path / "again"))
     rows = pl.read_parquet(tmp_path / "slices" / "tokens.parquet")
-    whole = of_text.profile.row(0, named=True)
-    assert (whole["tokens"], whole["repeated"]) == (len(rows), rows["repeated"].sum())
-    assert whole["ar_hits"] == (rows["ar_hit"].sum() if counted else None)
+    total = of_text.profile.row(0, named=True)
+    assert (total["tokens"], total["repeated"]) == (len(rows), rows["repeated"].sum())
+    assert total["ar_hits"] == (rows["ar_hit"].sum() if counted else None)
     assert dict(of_text.profile.select("source", "tokens").iter_rows()) == {
         "ALL": len(rows),
         **dict(rows.group_by(pl.col("source").cast(pl.String)).len().iter_rows()),
@@ -54,10 +54,13 @@ def test_a_text_is_profiled_by_its_labels(text, small_slices, tmp_path, counted)
         word = tokenizer.backend.decode([index], skip_special_tokens=False).strip().lower()
         return index != tokenizer.end_token_id and word not in listed and any(c.isalnum() for c in word)
 
-    kept = {index: is_content(index) for index in {*rows["token"].unique(), *rows["prev_token"].unique()}}
-    content = [kept[a] and kept[b] for a, b in rows.select("prev_token", "token").iter_rows()]
+    wanted = {index: is_content(index) for index in {*rows["token"].unique(), *rows["prev_token"].unique()}}
+    content = [wanted[a] and wanted[b] for a, b in rows.select("prev_token", "token").iter_rows()]
     assert 0.2 < sum(content) / len(content) < 0.8
-    assert (whole["content_tokens"], whole["content_repeated"]) == (sum(content), (rows["repeated"] & pl.Series(content)).sum())
+    assert (total["content_tokens"], total["content_repeated"]) == (
+        sum(content),
+        (rows["repeated"] & pl.Series(content)).sum(),
+    )
 
 
 def test_work_is_found_again_and_not_replaced(text, tmp_path, capsys):
@@ -66,30 +69,41 @@ def test_work_is_found_again_and_not_replaced(text, tmp_path, capsys):
     assert_same(profile(text, tmp_path / "out", seq_len=64), first)
     assert "profile.parquet is complete: reused" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in files} == files
-    for changed in ({"seq_len": 32}, {"options": ProfileOptions(stop_words="none")}, {"options": ProfileOptions(x_min=2)}):
+    for changed in (
+        {"seq_len": 32},
+        {"options": ProfileOptions(stop_words="none")},
+        {"options": ProfileOptions(x_min=2)},
+    ):
         with pytest.raises(UserError, match="already made with other options"):
             profile(text, tmp_path / "out", **{"seq_len": 64, **changed})
     forced = profile(text, tmp_path / "out", seq_len=32, options=ProfileOptions(force=True))
     assert forced.distances["distance"].max() < 32
     manifest = artifacts.read_manifest(tmp_path / "out" / "profile.parquet")
-    assert (manifest["kind"], manifest["seq_len"], manifest["stop_words"]["name"]) == ("profile", 32, "ours")
+    assert (manifest["kind"], manifest["seq_len"], manifest["stop_words"]["name"]) == (
+        "profile",
+        32,
+        "ours",
+    )
     assert manifest["num_tokens"] == forced.profile["tokens"][0]
-    assert_same(read_profile(tmp_path / "out"), forced)
+    assert_same(read_tables(ProfileTables, tmp_path / "out"), forced)
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"seq_len": 64, "options": ProfileOptions(x_min=63)}, "no tail of distances begins at 63; give 1 to 62"),
+        (
+            {"seq_len": 64, "options": ProfileOptions(x_min=63)},
+            "no tail of distances begins at 63; give 1 to 62",
+        ),
         ({"seq_len": 2, "options": ProfileOptions(x_min=2)}, "give 1 to 1,"),
         ({"rare": slicing.RareCount(max_rate=5.0)}, "a rate needs"),
         ({"options": ProfileOptions(stop_words="no/such/file")}, "no such list"),
     ],
 )
 def test_mistakes_are_told_before_the_work(text, tmp_path, arguments, problem):
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as refused:
         profile(text, tmp_path / "out", **arguments)
-    assert problem in told.value.line()
+    assert problem in refused.value.line()
     assert not (tmp_path / "out").exists()
 
 
@@ -136,24 +150,47 @@ def test_sentences_are_true_of_a_text_that_is_shorter_than_a_sequence(run: Calla
     text = write_jsonl(tmp_path / "short.jsonl", made_up_texts(1, 300))
     done = run("profile", text, "-o", tmp_path / "out", "--seq-len", 2048)
     said = " ".join(done.stdout.split())
-    whole = pl.read_parquet(tmp_path / "out" / "profile.parquet").row(0, named=True)
-    assert 0 < whole["content_repeated"] < whole["tokens"] < 2048
-    share, per = 100 * whole["repeated"] / whole["tokens"], 2048 * whole["content_repeated"] / whole["tokens"]
+    total = pl.read_parquet(tmp_path / "out" / "profile.parquet").row(0, named=True)
+    assert 0 < total["content_repeated"] < total["tokens"] < 2048
+    share, per = (
+        100 * total["repeated"] / total["tokens"],
+        2048 * total["content_repeated"] / total["tokens"],
+    )
     assert f"{share:.1f} % of the tokens complete a bigram that occurred earlier in their sequence. Per 2,048 tokens, {per:.1f}" in said
     assert "Repeated bigrams per 2,048 tokens" in said
 
 
 def test_command_prints_draws_and_exports(run: Callable, small_slices, tmp_path):
     out, figures = tmp_path / "out", tmp_path / "figures"
-    done = run("profile", "--slices", small_slices, "-o", out, "--figures", figures, "--export", "csv,json,md,tex", "--stop-words", "none")
+    done = run(
+        "profile",
+        "--slices",
+        small_slices,
+        "-o",
+        out,
+        "--figures",
+        figures,
+        "--export",
+        "csv,json,md,tex",
+        "--stop-words",
+        "none",
+    )
     assert done.returncode == 0, done.stderr
     assert {"books", "repeated"} <= set(done.stdout.split())
     profile_rows = pl.read_parquet(out / "profile.parquet")
-    assert_frame_equal(pl.read_csv(out / "profile.csv").select("source", "tokens"), profile_rows.select("source", "tokens"))
+    assert_frame_equal(
+        pl.read_csv(out / "profile.csv").select("source", "tokens"),
+        profile_rows.select("source", "tokens"),
+    )
     assert (out / "fits.tex").read_text().count("\\\\") > len(profile_rows)
     names = {path.name for path in figures.iterdir()}
-    assert {"repeated_bigrams.svg", "distances.png", "repeated_by_position.svg", "ar_hits_by_position.png"} <= names
+    assert {
+        "repeated_bigrams.svg",
+        "distances.png",
+        "repeated_by_position.svg",
+        "ar_hits_by_position.png",
+    } <= names
     again = run("profile", "--slices", small_slices, "-o", out, "--stop-words", "none", "--json")
-    found = json.loads(again.stdout)
-    assert found["profile"] == profile_rows.to_dicts()
-    assert (found["stop_words"]["num_words"], found["seq_len"]) == (0, 64)
+    content = json.loads(again.stdout)
+    assert content["profile"] == profile_rows.to_dicts()
+    assert (content["stop_words"]["num_words"], content["seq_len"]) == (0, 64)

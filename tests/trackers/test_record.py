@@ -102,7 +102,12 @@ def row(slice_, source="ALL", void=False, **numbers):
 
 def test_published_shares_of_a_gap_that_rounding_hides_are_left_out(tmp_path):
     table = tmp_path / "table.csv"
-    lines = ["model,all,ar,other", "ref,10.00,3.00,12.00", "clear,11.00,4.00,", "hidden,10.01,4.00,"]
+    lines = [
+        "model,all,ar,other",
+        "ref,10.00,3.00,12.00",
+        "clear,11.00,4.00,",
+        "hidden,10.01,4.00,",
+    ]
     table.write_text("\n".join(lines))
     logged = headline_numbers("published", {"published": recallkit.published(table).frame})
     assert set(logged) == {"published/clear/gap_share"}

@@ -26,31 +26,34 @@ from tests.fuzz.harness import assert_manners, assert_refused, copy_of, invoke
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
+def generated(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
     return make(tmp_path_factory.mktemp("verified") / "made")
 
 
 @pytest.fixture
-def folder(made: Path):
-    with copy_of(made) as folder:
+def folder(generated: Path):
+    with copy_of(generated) as folder:
         yield folder
 
 
 def recorded(folder: Path) -> list[Path]:
     """The files of which something is recorded."""
-    found = [path for path in folder.rglob("*") if path.suffix in (".parquet", ".json", ".duckdb") and "lm-eval" not in path.parts]
-    return sorted(path for path in found if path.is_file())
+    files = [path for path in folder.rglob("*") if "lm-eval" not in path.parts]
+    kinds = (".parquet", ".json", ".duckdb")
+    return sorted(path for path in files if path.is_file() and path.suffix in kinds)
 
 
-def lines(found: Verified) -> list[tuple[str, str]]:
-    return [(finding.kind, finding.file) for finding in found.findings if not finding.file.endswith(".jsonl")]  # the texts are nobody's
+def lines(verified: Verified) -> list[tuple[str, str]]:
+    """Kinds and files of findings, without the texts, which are nobody's."""
+    findings = [finding for finding in verified.findings if not finding.file.endswith(".jsonl")]
+    return [(finding.kind, finding.file) for finding in findings]
 
 
-def test_good_results_are_sound(made):
-    found = verify(made)
-    assert (lines(found), found.is_sound) == ([], True)
-    assert found.num_files >= len(recorded(made))
-    outcome = assert_manners(invoke("verify", made))
+def test_good_results_are_sound(generated):
+    verified = verify(generated)
+    assert (lines(verified), verified.is_sound) == ([], True)
+    assert verified.num_files >= len(recorded(generated))
+    outcome = assert_manners(invoke("verify", generated))
     assert outcome.status == 0
     assert "all results are unchanged and belong together" in outcome.out
 
@@ -101,19 +104,22 @@ def test_a_damaged_file_is_named_with_a_remedy(folder):
     assert outcome.status == 1
     assert f"changed     {path.relative_to(folder)}:\n            damaged (changed since it was written)\n" in outcome.out
     assert f"-> score them again with `recallkit score control:bigram --slices {folder}/slices --force`" in outcome.out
-    told = json.loads(invoke("verify", folder, "--json").out)
-    assert (told["sound"], [f["file"] for f in told["findings"] if f["kind"] != "foreign"]) == (False, [str(path.relative_to(folder))])
+    output = json.loads(invoke("verify", folder, "--json").out)
+    assert (output["sound"], [f["file"] for f in output["findings"] if f["kind"] != "foreign"]) == (
+        False,
+        [str(path.relative_to(folder))],
+    )
 
 
-def other(made: Path, folder: Path, *options: object) -> Path:
+def other(generated: Path, folder: Path, *options: object) -> Path:
     """Slices of other sequences."""
     out = folder / "others"
-    assert invoke("slice", made / "text.jsonl", "-o", out, "--seq-len", 16, *options).status == 0
+    assert invoke("slice", generated / "text.jsonl", "-o", out, "--seq-len", 16, *options).status == 0
     return out
 
 
-def test_tables_of_other_results_do_not_fit(made, folder):
-    others = other(made, folder, "--counts", folder / "counts.duckdb")
+def test_tables_of_other_results_do_not_fit(generated, folder):
+    others = other(generated, folder, "--counts", folder / "counts.duckdb")
     for name in ("sequences.parquet", "sequences.json"):
         shutil.copy(others / name, folder / "slices" / name)
     mismatched = {file for kind, file in lines(verify(folder)) if kind == "mismatch"}
@@ -122,17 +128,32 @@ def test_tables_of_other_results_do_not_fit(made, folder):
     assert any(file.endswith("gap.parquet") for file in mismatched)
 
 
-def test_a_table_of_another_run_among_its_set_is_changed(made, folder):
+def test_a_table_of_another_run_among_its_set_is_changed(generated, folder):
     gap = next(folder.glob("slices/gap/*"))
     other_gap = folder / "gap"
-    command = ("gap", "control:recall", "control:unigram", "--slices", folder / "slices", "-o", other_gap)
+    command = (
+        "gap",
+        "control:recall",
+        "control:unigram",
+        "--slices",
+        folder / "slices",
+        "-o",
+        other_gap,
+    )
     assert invoke(*command, "--counts", folder / "counts.duckdb").status == 0
     shutil.copy(other_gap / "by_count.parquet", gap / "by_count.parquet")
     assert lines(verify(folder)) == [("changed", str((gap / "by_count.parquet").relative_to(folder)))]
 
 
 def test_scores_made_again_otherwise_do_not_fit_the_comparison(folder):
-    command = ("score", "control:bigram", "--slices", folder / "slices", "--counts", folder / "counts.duckdb")
+    command = (
+        "score",
+        "control:bigram",
+        "--slices",
+        folder / "slices",
+        "--counts",
+        folder / "counts.duckdb",
+    )
     assert invoke(*command, "--context", 16, "--stride", 8, "--force").status == 0
     [finding] = [finding for finding in verify(folder).findings if finding.kind != "foreign"]
     assert (finding.kind, finding.problem) == ("mismatch", "made of other scores of control:bigram")
@@ -161,12 +182,12 @@ def test_remedies_for_scores_made_again_or_removed_mend_them(folder):
     assert verify(folder).is_sound
 
 
-def test_counts_and_tokenizers_of_others_do_not_fit(made, folder):
+def test_counts_and_tokenizers_of_others_do_not_fit(generated, folder):
     counts, text = folder / "counts.duckdb", folder / "text.jsonl"
     assert invoke("slice", text, "--counts", counts, "-o", folder / "s", "--seq-len", 32).status == 0
     assert invoke("count", text, "-o", counts, "--limit-tokens", 100, "--force").status == 0
-    told = {finding.file: finding.problem for finding in verify(folder).findings}
-    assert told["s/tokens.parquet"] == "labelled with other counts than counts.duckdb has now"
+    output = {finding.file: finding.problem for finding in verify(folder).findings}
+    assert output["s/tokens.parquet"] == "labelled with other counts than counts.duckdb has now"
     tokenizer = folder / "s" / "tokenizer.json"
     tokenizer.write_text(tokenizer.read_text().replace('"a":', '"\u0103":'))
     assert ("changed", "s/tokenizer.json") in lines(verify(folder))
@@ -190,7 +211,13 @@ def test_counts_that_were_changed_inside_are_found(folder, change):
 def test_every_deleted_file_of_a_result_is_missed(folder):
     """Each of them, alone; of sequences and their tokenizer, too, without which nothing can be labelled again."""
     listed = [path for path in recorded(folder) if path.suffix != ".duckdb"]
-    assert {"tokens.parquet", "sequences.parquet", "sequences.json", "manifest.json", "tokenizer.json"} <= {path.name for path in listed}
+    assert {
+        "tokens.parquet",
+        "sequences.parquet",
+        "sequences.json",
+        "manifest.json",
+        "tokenizer.json",
+    } <= {path.name for path in listed}
     unnoticed = []
     for path in listed:
         content = path.read_bytes()
@@ -202,7 +229,17 @@ def test_every_deleted_file_of_a_result_is_missed(folder):
 
 
 def test_exports_are_members_and_their_flipped_bits_are_found(folder):
-    command = ("gap", "control:recall", "control:bigram", "--slices", folder / "slices", "-o", folder / "g", "--export", "csv,json,md,tex")
+    command = (
+        "gap",
+        "control:recall",
+        "control:bigram",
+        "--slices",
+        folder / "slices",
+        "-o",
+        folder / "g",
+        "--export",
+        "csv,json,md,tex",
+    )
     assert invoke(*command, "--counts", folder / "counts.duckdb").status == 0
     exported = [path for path in (folder / "g").iterdir() if path.suffix in (".csv", ".md", ".tex") or path.name == "gap.json"]
     assert {path.suffix for path in exported} == {".csv", ".json", ".md", ".tex"}
@@ -254,8 +291,8 @@ def test_a_file_of_every_kind_is_in_a_list_and_what_is_in_none_or_edited_is_not_
     changes["missing"] = verify(out)
     path.write_bytes(written[:9] + bytes([written[9] ^ 1]) + written[10:])
     changes["changed"] = verify(out)
-    for kind, found in changes.items():
-        assert (kind, str(path.relative_to(out))) in {(finding.kind, finding.file) for finding in found.findings}
+    for kind, verified in changes.items():
+        assert (kind, str(path.relative_to(out))) in {(finding.kind, finding.file) for finding in verified.findings}
     edited = written + b"mine\n"
     path.write_bytes(edited)
     outcome = assert_manners(invoke(*words))
@@ -311,8 +348,16 @@ def test_a_list_goes_where_no_file_of_somebody_else_is(folder):
         assert list(artifacts.members(out / listing)) == ["page.html"]
         assert verify(out).is_sound
     (out / "page.json").write_text((out / "page.json").read_text().replace("files", "filet"))
-    assert_refused(invoke("report", folder / "slices", "-o", out / "page.html"), "page.json: changed since", "move this file away")
-    assert_refused(invoke("report", folder / "slices", "-o", folder / "manifest.json"), "the name of the list", "give another name")
+    assert_refused(
+        invoke("report", folder / "slices", "-o", out / "page.html"),
+        "page.json: changed since",
+        "move this file away",
+    )
+    assert_refused(
+        invoke("report", folder / "slices", "-o", folder / "manifest.json"),
+        "the name of the list",
+        "give another name",
+    )
 
 
 def test_the_loss_of_a_list_is_noted(folder):
@@ -320,27 +365,36 @@ def test_the_loss_of_a_list_is_noted(folder):
     assert invoke("report", folder / "slices", "-o", folder / "p" / "page.html").status == 0
     for listing in (folder / "p" / "page.json", folder / "counts.json"):
         listing.unlink()
-    told = {(finding.kind, finding.file): finding.problem for finding in verify(folder).findings}
-    assert told["foreign", "p"].startswith("1 file in no list")
-    assert "no list names" in told["missing", "counts.duckdb"]
+    output = {(finding.kind, finding.file): finding.problem for finding in verify(folder).findings}
+    assert output["foreign", "p"].startswith("1 file in no list")
+    assert "no list names" in output["missing", "counts.duckdb"]
 
 
 def test_a_table_without_its_list_is_sound_once_the_list_is_copied_or_the_table_made_again(folder):
     """As of counts that were downloaded alone: what no list names is not replaced, even with `--force`."""
     command = ("count", folder / "text.jsonl", "-o", folder / "counts.duckdb")
-    for path, remake in ((folder / "counts.duckdb", command), (folder / "slices" / "tokens.parquet", None)):
+    for path, remake in (
+        (folder / "counts.duckdb", command),
+        (folder / "slices" / "tokens.parquet", None),
+    ):
         listing = next(listing for listing in artifacts.lists_beside(path) if artifacts.is_stamped(listing))
         content = listing.read_bytes()
         listing.unlink()
-        [finding] = [found for found in verify(path.parent).findings if found.file == path.name]
-        assert (finding.kind, finding.remedy) == ("missing", "copy its list here, too, or move it away and make it again")
+        [finding] = [f for f in verify(path.parent).findings if f.file == path.name]
+        assert (finding.kind, finding.remedy) == (
+            "missing",
+            "copy its list here, too, or move it away and make it again",
+        )
         if remake is not None:
             assert_refused(invoke(*remake, "--force"), "will not replace")
             path.rename(folder / "away")
             assert invoke(*remake).status == 0
             assert verify(folder).is_sound
         else:
-            assert_refused(invoke("score", "control:bigram", "--slices", folder / "slices"), "copy its list here, too")
+            assert_refused(
+                invoke("score", "control:bigram", "--slices", folder / "slices"),
+                "copy its list here, too",
+            )
             listing.write_bytes(content)
             assert verify(folder).is_sound
 
@@ -356,7 +410,11 @@ def test_a_damaged_list_of_counts_is_made_again(folder):
 
 def test_clean_removes_what_a_killed_run_left_and_nothing_of_anybody_else(folder):
     killed = folder / "slices" / ".tokens.parquet.new.partial"
-    strangers = [folder / "backup.partial", folder / ".mine.partial", folder / "slices" / ".committed"]
+    strangers = [
+        folder / "backup.partial",
+        folder / ".mine.partial",
+        folder / "slices" / ".committed",
+    ]
     for stranger in strangers:
         stranger.mkdir()
         (stranger / "tokens.parquet").write_text("precious")
@@ -424,8 +482,8 @@ def test_unfinished_work_is_kept_by_clean(folder):
         artifacts.write_parquet(journal.part(0), [], artifacts_schema(), {})
         journal.commit({})
         raise KeyboardInterrupt
-    found = verify(folder, clean=True)
-    assert lines(found) == [("unfinished", ".new.parquet.partial")]
+    verified = verify(folder, clean=True)
+    assert lines(verified) == [("unfinished", ".new.parquet.partial")]
     state = journal.folder / "state.json"
     state.write_text(state.read_text().replace('"num_parts": 1', '"num_parts": 2'))
     assert ("changed", ".new.parquet.partial/state.json") in lines(verify(folder))
@@ -455,9 +513,9 @@ def test_files_of_others_are_left_alone(tmp_path):
     pl.DataFrame({"text": ["a"]}).write_parquet(tmp_path / "corpus.parquet")
     (tmp_path / "config.json").write_text('{"mine": 1}')
     (tmp_path / "notes.txt").write_text("x")
-    found = verify(tmp_path, clean=True)
-    assert lines(found) == [("foreign", ".")], "one note, not one for each"
-    assert found.is_sound
+    verified = verify(tmp_path, clean=True)
+    assert lines(verified) == [("foreign", ".")], "one note, not one for each"
+    assert verified.is_sound
     assert len(list(tmp_path.iterdir())) == 3
 
 
@@ -485,7 +543,14 @@ def test_a_folder_that_is_not_there_is_told(tmp_path):
 @pytest.mark.parametrize("field", ["score_files", "scores", "models", "reference", "options", "typed"])
 def test_a_manifest_that_lacks_a_field_ends_nothing(folder, monkeypatch, field):
     """As a folder from elsewhere may have it, whose digests are right."""
-    command = ("control:recall", "control:bigram", "--slices", folder / "slices", "--counts", folder / "counts.duckdb")
+    command = (
+        "control:recall",
+        "control:bigram",
+        "--slices",
+        folder / "slices",
+        "--counts",
+        folder / "counts.duckdb",
+    )
     for name in ("gap", "intervene"):
         assert invoke(name, *command).status == 0
     real = artifacts.footer_facts
