@@ -188,7 +188,7 @@ def print_row(row: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = harness.parser_of(__doc__, repeats=0, runs="of each call; 0: those of the protocol")
-    parser.add_argument("protocol", choices=PROTOCOLS)
+    parser.add_argument("protocol", nargs="?", choices=PROTOCOLS, default="zoo")
     parser.add_argument(
         "--models",
         nargs="+",
