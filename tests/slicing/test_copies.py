@@ -43,7 +43,7 @@ def as_groups(
     per_group: int,
 ) -> list[pa.Table]:
     """The ids of documents as row groups of `sequences.parquet`, as far as they are read."""
-    numbered = [[(i, n) for i in document] for n, document in enumerate(documents)]
+    numbered = [list(zip(ids, itertools.repeat(n), strict=False)) for n, ids in enumerate(documents)]
     streams = numbered if boundary == "document" else [list(itertools.chain(*numbered))]
     rows = []
     for stream in streams:

@@ -79,8 +79,10 @@ def brute_force_marks(valid: list[np.ndarray], train: list[np.ndarray]) -> Itera
     begins = [range(0, len(text), 2) for text in texts]
     for size in (13, 50):  # where a longer one begins, a shorter one does
         wanted = set(ngrams_of(valid, size))
-        begins = [[at for at in places if text[at : at + 2 * size] in wanted] for text, places in zip(texts, begins, strict=True)]
-        common[size] = {text[at : at + 2 * size] for text, places in zip(texts, begins, strict=True) for at in places}
+        common[size] = set()
+        for number, text in enumerate(texts):
+            begins[number] = [at for at in begins[number] if text[at : at + 2 * size] in wanted]
+            common[size] |= {text[at : at + 2 * size] for at in begins[number]}
     for ids in valid:
         marks = [0] * len(ids)
         for size in common:

@@ -32,7 +32,7 @@ def labelled(sequences: list[list[bytes]], counts: list[int] | None = None) -> d
     """The columns of words of sequences of tokens' bytes, END between documents; the training
     counts of all predicted tokens (or 1)."""
     pieces = sorted({piece for sequence in sequences for piece in sequence} | {END})
-    rows = [[pieces.index(piece) for piece in sequence] for sequence in sequences]
+    rows = [list(map(pieces.index, sequence)) for sequence in sequences]
     group = pa.table({"tokens": pa.array(rows, pa.list_(pa.uint32()))})
     left = iter(counts or itertools.repeat(1))
     text = DocumentText(pieces, pieces.index(END), adds_space=False)
@@ -241,34 +241,21 @@ def words_reference(sequence: list[bytes], counts: list[int]) -> list[tuple]:
             result.append((first, last, word in earlier, fold_word(word) in folds, kind))
             earlier.append(word)
             folds.append(fold_word(word))
-    starts = itertools.accumulate(
-        (0 if piece == END else len(piece) for piece in sequence),
-        initial=0,
-    )
-    owner = [
-        next(
-            (number for number, word in enumerate(result) if word[0] < end and word[1] > begin),
-            None,
-        )
-        if end > begin
-        else None
-        for begin, end in itertools.pairwise(starts)
-    ]
+    lengths = (0 if piece == END else len(piece) for piece in sequence)
+    owner: list[int | None] = []
+    for begin, end in itertools.pairwise(itertools.accumulate(lengths, initial=0)):
+        numbers = (n for n, word in enumerate(result) if word[0] < end and word[1] > begin)
+        owner.append(next(numbers, None) if end > begin else None)
     rows = []
     for place in range(1, len(sequence)):
-        own_word = owner[place]
-        inside = [counts[p - 1] for p in range(1, len(sequence)) if own_word is not None and owner[p] == owner[p - 1] == own_word]
-        of_word = (
-            (False, False, None, None) if own_word is None else (*result[own_word][2:4], min(inside, default=None), result[own_word][4])
-        )
-        rows.append(
-            (
-                *of_word,
-                *brackets(sequence, place),
-                place in quotes(sequence, 0),
-                place in quotes(sequence, 1),
-            )
-        )
+        own_word, of_word = owner[place], (False, False, None, None)
+        if own_word is not None:
+            places = range(1, len(sequence))
+            inside = [counts[p - 1] for p in places if owner[p] == owner[p - 1] == own_word]
+            _, _, is_in, is_folded, kind = result[own_word]
+            of_word = (is_in, is_folded, min(inside, default=None), kind)
+        in_quotes = (place in quotes(sequence, 0), place in quotes(sequence, 1))
+        rows.append((*of_word, *brackets(sequence, place), *in_quotes))
     return rows
 
 

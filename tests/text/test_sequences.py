@@ -39,10 +39,12 @@ def expected_sequences(
     limit: int | None,
 ) -> list[list[tuple[int, int]]]:
     """(id, document) of every sequence, by the definition."""
-    if boundary == "pack":
-        streams = [[(i, n) for n, d in enumerate(documents) for i in [*d, END]]]
-    else:
-        streams = [[(i, n) for i in [END, *d]] for n, d in enumerate(documents)]
+    streams: list[list[tuple[int, int]]] = [[]]
+    for number, document in enumerate(documents):
+        if boundary == "pack":
+            streams[0] += [(token, number) for token in [*document, END]]
+        else:
+            streams.append([(token, number) for token in [END, *document]])
     cut, left = [], limit if limit is not None else 10**9
     for stream in streams:
         for start in range(0, len(stream) - 1, seq_len):

@@ -192,7 +192,9 @@ def write_jsonl_ids(folder: Path, ids: Ids, sources: list[str]) -> str:
 
 
 def write_parquet_ids(folder: Path, ids: Ids, sources: list[str]) -> str:
-    column, mask = (pa.array([row.astype(np.int32) for row in rows], pa.list_(pa.int32())) for rows in (ids, map(np.ones_like, ids)))
+    kind = pa.list_(pa.int32())
+    column = pa.array([row.astype(np.int32) for row in ids], kind)
+    mask = pa.array([np.ones(len(row), np.int32) for row in ids], kind)
     pq.write_table(
         pa.table({"input_ids": column, "attention_mask": mask, "source": sources}),
         folder / "ids.parquet",
