@@ -35,7 +35,8 @@ NONE = "none"
 
 _NAMED = re.compile(r"(0|[1-9]\d{0,5})(\.[a-z][a-z0-9_]*)?(\.h\d{1,5}(-\d{1,5})?)?|[a-z][a-z0-9_]*")
 _HEADS = re.compile(r"(.+)\.h(\d+)(?:-(\d+))?")
-SYNTAX = "layers, heads or kinds joined with +, such as ablate=1+3, ablate=attention, ablate=2.h0-3 or ablate=1:mean"
+_EXAMPLES = "ablate=1+3, ablate=attention, ablate=2.h0-3 or ablate=1:mean"
+SYNTAX = f"layers, heads or kinds joined with +, such as {_EXAMPLES}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,8 @@ class Ablation:
         names, _, by = text.partition(":")
         names_ = names.split("+")
         wrong = (NONE in names_ and len(names_) > 1) or (by or "zero") not in get_args(By)
-        if wrong or not all(map(_NAMED.fullmatch, names_)) or (by == "mean" and any(map(heads_of, names_))):
+        wrong |= by == "mean" and any(map(heads_of, names_))
+        if wrong or not all(map(_NAMED.fullmatch, names_)):
             raise UsageError("no mixers", where=f"ablate={text}", remedy=f"give {SYNTAX}")
         return cls(
             tuple(sorted(dict.fromkeys(names_), key=_in_order)),
@@ -119,6 +121,11 @@ class PlacedMixer:
         """A name that is unique whatever else is in the layer."""
         return f"{self.layer}.{self.kind}"
 
+    def describe(self, *, heads: bool) -> str:
+        """`3 (attention)`, with the number of its heads where that matters."""
+        number = f", {self.num_heads} heads" if heads and self.num_heads else ""
+        return f"{self.layer} ({self.kind}{number})"
+
     def part(self, name: str) -> PlacedMixer | None:
         """The mixer, or so many of its heads, if it is one of those that an ablation names so."""
         if heads := heads_of(name):
@@ -174,8 +181,7 @@ def choose_mixers(
     for name in names:
         parts = [part for mixer in mixers if (part := mixer.part(name)) is not None]
         if not parts:
-            heads = {mixer.key: f", {mixer.num_heads} heads" if mixer.num_heads else "" for mixer in mixers}
-            listed = ", ".join(f"{mixer.layer} ({mixer.kind}{heads[mixer.key] if '.h' in name else ''})" for mixer in mixers)
+            listed = ", ".join(mixer.describe(heads=".h" in name) for mixer in mixers)
             raise UserError(
                 f"it has no mixer {name}",
                 where=where,
@@ -262,15 +268,15 @@ def find_mixers(model: ScoringModel) -> list[PlacedMixer]:
     can be found."""
     from torch import nn
 
-    module = next(
-        (part for name in ("model", "module") if isinstance(part := getattr(model, name, None), nn.Module)),
-        None,
-    )
+    parts = [getattr(model, name, None) for name in ("model", "module")]
+    module = next((part for part in parts if isinstance(part, nn.Module)), None)
     mixers = [] if module is None else _of_module(module)
     if not mixers:
-        remedy = "models of transformers and of fla, and those on our own mixers, have mixers that can"
+        models = "models of transformers and of fla, and those on our own mixers"
+        remedy = f"{models}, have mixers that can"
         raise UserError("no mixer of it can be replaced", where=model.name, remedy=remedy)
-    several = {layer for layer, number in Counter(layer for layer, *_ in mixers).items() if number > 1}
+    numbers = Counter(layer for layer, *_ in mixers)
+    several = {layer for layer, number in numbers.items() if number > 1}
     return [
         PlacedMixer(
             layer,
@@ -315,15 +321,11 @@ def _joining(mixer: nn.Module) -> tuple[nn.Module, int] | None:
     width = weight.shape[0] if type(joining).__name__ == "Conv1D" else weight.shape[1]
     # Of xLSTM's mixers the norm knows the number.
     owners = (mixer, getattr(mixer, "multihead_norm", None))
-    number = next(
-        (number for owner in owners for name in _NUMBERS if isinstance(number := getattr(owner, name, None), int)),
-        None,
-    )
+    numbers = [getattr(owner, name, None) for owner in owners for name in _NUMBERS]
+    number = next((number for number in numbers if isinstance(number, int)), None)
     if number is None:
-        head = next(
-            (size for name in ("v_head_dim", "head_dim", "head_size") if isinstance(size := getattr(mixer, name, None), int)),
-            None,
-        )
+        widths = [getattr(mixer, name, None) for name in ("v_head_dim", "head_dim", "head_size")]
+        head = next((size for size in widths if isinstance(size, int)), None)
         number = getattr(getattr(mixer, "config", None), "num_attention_heads", None)
         if number is None or head is None or number * head != width:
             return None
@@ -337,7 +339,8 @@ def _of_module(module: nn.Module) -> list[tuple[int, str, nn.Module, Any]]:
 
     if isinstance(module, LanguageModel):
         kinds = [layer.mixer for layer in module.config.layers]
-        return [(place, kinds[place], block.mixer, block) for place, block in enumerate(module.blocks)]
+        blocks = enumerate(module.blocks)
+        return [(place, kinds[place], block.mixer, block) for place, block in blocks]
     types = _layer_types(module)
     return [
         (place, _kind_of(name, mixer, types[place] if place < len(types) else ""), mixer, None)

@@ -149,7 +149,8 @@ def merge(adapter: Adapter, base: Any) -> Any:
             where=adapter.folder,
             remedy=remedy,
         ) from error
-    if base.dtype.itemsize >= 4 and (apart := (after - before).abs().max()) > _TOLERANCE * before.abs().max():
+    apart = (after - before).abs().max()
+    if base.dtype.itemsize >= 4 and apart > _TOLERANCE * before.abs().max():
         problem = f"merging it into {adapter.base} changes logits by {float(apart):.2g}"
         raise UserError(
             problem,
@@ -180,7 +181,8 @@ def _adapted(adapter: Adapter, base: Any) -> Any:
         ("of no layer of the base model", loaded.unexpected_keys),
     ):
         if keys:
-            problem = f"{len(keys)} of the adapter's weights are {word}, {sorted(keys)[0]} among them"
+            example = f"{sorted(keys)[0]} among them"
+            problem = f"{len(keys)} of the adapter's weights are {word}, {example}"
             raise UserError(
                 problem,
                 where=adapter.folder,

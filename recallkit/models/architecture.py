@@ -33,11 +33,10 @@ _FOREIGN = (
     (re.compile(r"(num|n)_.*(layers?|blocks?|stages?)|(n|num)_?layers?"), MAX_LAYERS),
     (re.compile(r"(num|n)_.*(experts?|heads?|groups?|head_kv)|the length of .*"), MAX_MODULES),
     (
-        re.compile(
-            r".*(vocab_size|hidden_size|intermediate_size|_dim|d_model|n_embd|n_inner|d_state|state_size|conv_kernel)",
-        ),
+        re.compile(r".*(vocab_size|hidden_size|intermediate_size|_dim|d_model|n_embd|n_inner)"),
         MAX_WIDTH,
     ),
+    (re.compile(r".*(d_state|state_size|conv_kernel)"), MAX_WIDTH),
 )
 """Entries of configs that transformers reads, and the most that one may be."""
 
@@ -90,7 +89,8 @@ class ArchitectureConfig:
         """Raises ValueError for implausible sizes."""
         for name, least in (("vocab_size", 1), ("d_model", 1), ("mlp_width", 0), ("max_length", 1)):
             value = getattr(self, name)
-            if not (_is_whole(value) and value >= least) and not (name == "max_length" and value is None):
+            is_unlimited = name == "max_length" and value is None
+            if not is_unlimited and not (_is_whole(value) and value >= least):
                 raise ValueError(f"{name} is {value!r}, not a whole number of at least {least}")
         if not isinstance(self.norm_eps, float) or not 0 <= self.norm_eps < 1:
             raise ValueError(f"norm_eps is {self.norm_eps!r}, not a small number")
@@ -104,11 +104,11 @@ class ArchitectureConfig:
         if not 0 < len(self.layers) <= MAX_LAYERS:
             raise ValueError(f"there are {len(self.layers):,} layers, not 1 to {MAX_LAYERS:,}")
         positions = self.max_length or 0 if self.positions == "learned" else 0
-        largest = max(self.vocab_size, positions, len(self.layers) * max(self.width, 4 * self.d_model)) * self.d_model
+        width = max(self.width, 4 * self.d_model)
+        largest = max(self.vocab_size, positions, len(self.layers) * width) * self.d_model
         if largest > MAX_ELEMENTS:
-            raise ValueError(
-                f"{len(self.layers)} layers of {self.d_model} channels, {self.vocab_size} entries: more than fits anywhere",
-            )
+            layers = f"{len(self.layers)} layers of {self.d_model} channels"
+            raise ValueError(f"{layers}, {self.vocab_size} entries: more than fits anywhere")
 
     @property
     def width(self) -> int:
@@ -127,8 +127,9 @@ class ArchitectureConfig:
     def identify_plugins(self) -> list[list[str]]:
         """Package, version and a digest of the module of each mixer that is a plug-in. Raises
         UserError where one is not to be found."""
-        places = [plugins.find(mixer, "mixer") for mixer in sorted({layer.mixer for layer in self.layers})]
-        return [[plugin.origin, artifacts.digest_file(Path(plugin.file()))] for plugin in places if plugin is not None]
+        names = sorted({layer.mixer for layer in self.layers})
+        mixers = [plugin for name in names if (plugin := plugins.find(name, "mixer")) is not None]
+        return [[plugin.origin, artifacts.digest_file(Path(plugin.file()))] for plugin in mixers]
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> ArchitectureConfig:

@@ -245,9 +245,8 @@ def _quantising(bits: int, *options: str) -> CachePolicy:
 def _window(counts: str) -> CachePolicy:
     sinks, plus, recent = counts.partition("+")
     if not (plus and sinks.isdecimal() and recent.isdecimal() and int(recent)):
-        raise ValueError(
-            "a window is a number of first ids, a plus sign, and a number of latest ids of at least 1",
-        )
+        counts = "a number of first ids, a plus sign, and a number of latest ids of at least 1"
+        raise ValueError(f"a window is {counts}")
     return functools.partial(keep_window, int(sinks), int(recent))
 
 

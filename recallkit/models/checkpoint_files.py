@@ -58,10 +58,16 @@ def check_is_model(path: Path) -> None:
         check_file(path)
 
 
+def _has_config(folder: Path) -> bool:
+    """Whether a folder has the config of a model or of an adapter."""
+    return any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
+
+
 def _check_has_model(folder: Path, indexed: list[Path]) -> None:
     children = sorted(folder.iterdir())
-    weights = [path for path in children if path.is_file() and path.suffix in _WEIGHTS and path.name not in _TRAINING_FILES]
-    inner = [path for path in children if any((path / name).is_file() for name in ("config.json", "adapter_config.json"))]
+    files = [path for path in children if path.is_file() and path.name not in _TRAINING_FILES]
+    weights = [path for path in files if path.suffix in _WEIGHTS]
+    inner = [path for path in children if _has_config(path)]
     if (folder / "config.json").is_file():
         if not weights and not indexed:
             raise UserError(
@@ -108,8 +114,9 @@ def deciding_files(folder: Path, *, with_code: bool = False) -> list[Path]:
     Raises UserError as `indexed_files` does.
     """
     patterns = (*_DECIDING_FILES, *(("*.py",) if with_code else ()))
-    files = {file for pattern in patterns for file in folder.glob(pattern) if file.name not in _TRAINING_FILES}
-    return sorted(files | set(indexed_files(folder)))
+    files = {file for pattern in patterns for file in folder.glob(pattern)}
+    deciding = {file for file in files if file.name not in _TRAINING_FILES}
+    return sorted(deciding | set(indexed_files(folder)))
 
 
 def indexed_files(folder: Path) -> list[Path]:
@@ -152,10 +159,12 @@ def names_in_index(index: Path) -> list[str]:
             where=index.parent,
             remedy=_REMEDY,
         ) from error
-    entry = content.get("transformers_weights" if index.name == "config.json" else "weight_map") if isinstance(content, dict) else None
-    names = sorted(
-        set(map(str, entry.values())) if isinstance(entry, dict) else {entry} if isinstance(entry, str) else (),
-    )
+    entries = content if isinstance(content, dict) else {}
+    key = "transformers_weights" if index.name == "config.json" else "weight_map"
+    entry = entries.get(key)
+    names = [entry] if isinstance(entry, str) else []
+    if isinstance(entry, dict):
+        names = sorted(set(map(str, entry.values())))
     for name in names:
         within = PurePosixPath(name)
         if within.is_absolute() or ".." in within.parts or not name.isprintable():
@@ -170,7 +179,8 @@ def names_in_index(index: Path) -> list[str]:
 def count_weights(folder: Path) -> int:
     """The numbers in all files of weights of a folder, or more: those of a file whose header has no
     shapes have at least a byte each."""
-    return sum(_count_in(path) for path in deciding_files(folder) if path.suffix in (".safetensors", ".bin"))
+    suffixes = (".safetensors", ".bin")
+    return sum(_count_in(path) for path in deciding_files(folder) if path.suffix in suffixes)
 
 
 def _count_in(path: Path) -> int:
@@ -214,8 +224,12 @@ def load_weights(path: Path) -> dict[str, Tensor]:
             where=path,
             remedy="check that the file is complete",
         ) from error
-    if not isinstance(loaded, dict) or not all(isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in loaded.items()):
-        raise UserError("it is not a mapping of names to weights", where=path)
+    problem = UserError("it is not a mapping of names to weights", where=path)
+    if not isinstance(loaded, dict):
+        raise problem
+    for name, value in loaded.items():
+        if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+            raise problem
     return loaded
 
 
@@ -244,8 +258,7 @@ def gguf_sizes(path: Path) -> dict[str, int]:
         # `tensor.data_offset` is a sum of 64 bits, which may have overflowed.
         offset = int(tensor.field.parts[-1][0])
         if offset != place or place + tensor.n_bytes > room:
-            raise ValueError(
-                f"the file is damaged, or ends too early: tensor {tensor.name} is at byte {offset:,} of the weights",
-            )
+            place_of = f"tensor {tensor.name} is at byte {offset:,} of the weights"
+            raise ValueError(f"the file is damaged, or ends too early: {place_of}")
         place = math.ceil((place + int(tensor.n_bytes)) / reader.alignment) * int(reader.alignment)
     return {tensor.name: int(tensor.n_elements) for tensor in reader.tensors}

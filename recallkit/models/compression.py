@@ -133,7 +133,8 @@ def round_state(tensor: Tensor, kind: str) -> tuple[Tensor, int]:
         return unscaled(codes, scale, tensor.dtype), row_bytes(codes, scale)
     stored = tensor.to(dtype)
     if kind == "fp16" and (stored.isinf() & tensor.isfinite()).any():
-        problem = f"a state has a magnitude of {tensor.abs().max().item():.3g}, beyond the 65,504 of fp16"
+        largest = tensor.abs().max().item()
+        problem = f"a state has a magnitude of {largest:.3g}, beyond the 65,504 of fp16"
         raise UserError(problem, remedy="round it to bf16")
     return stored.to(tensor.dtype), row_bytes(stored)
 

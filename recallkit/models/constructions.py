@@ -184,7 +184,8 @@ def _skeleton(words: Tensor, layer: LayerConfig) -> LanguageModel:
 def _with_weights(model: LanguageModel, weights: dict[str, Tensor]) -> LanguageModel:
     """The model with these weights, norms that are not named with ones. Every other weight must be
     named."""
-    norms = {name: torch.ones(model.config.d_model) for name in model.state_dict() if name.endswith("norm.weight")}
+    names = [name for name in model.state_dict() if name.endswith("norm.weight")]
+    norms = {name: torch.ones(model.config.d_model) for name in names}
     model.load_state_dict(norms | weights, assign=True)
     return model
 

@@ -41,11 +41,16 @@ out from the counts (docs/log.md)."""
 
 def _counts_path(request: ModelRequest) -> Path:
     if request.counts is None:
-        raise UserError("control models are computed from training counts", where=request.spec, remedy="give the table with --counts")
+        problem = "control models are computed from training counts"
+        raise UserError(problem, where=request.spec, remedy="give the table with --counts")
     return request.counts
 
 
-_MODELS = {"control:unigram": (1, 0.0), "control:bigram": (2, 0.0), "control:recall": (2, CACHE_WEIGHT)}
+_MODELS = {
+    "control:unigram": (1, 0.0),
+    "control:bigram": (2, 0.0),
+    "control:recall": (2, CACHE_WEIGHT),
+}
 """Order and weight of the cache."""
 
 
@@ -63,7 +68,8 @@ class ControlModel:
             self.table.check_tokenizer(request.tokenizer)
         if self.table.meta.get("only"):
             problem = "this table contains only the bigrams of one slice directory"
-            raise UserError(problem, where=request.counts, remedy="a control model needs all of them: count without --only")
+            remedy = "a control model needs all of them: count without --only"
+            raise UserError(problem, where=request.counts, remedy=remedy)
         self.vocab_size = max(request.vocab_size, len(self.table.unigram_counts))
 
     @cached_property
@@ -74,7 +80,8 @@ class ControlModel:
         distinct = np.count_nonzero(counts)
         if distinct == 0:
             return np.full(self.vocab_size, 1 / self.vocab_size)
-        probabilities: np.ndarray = (counts + distinct / self.vocab_size) / (counts.sum() + distinct)
+        smoothed = counts + distinct / self.vocab_size
+        probabilities: np.ndarray = smoothed / (counts.sum() + distinct)
         return probabilities
 
     @cached_property
@@ -83,9 +90,12 @@ class ControlModel:
         and the rows' summaries."""
         from recallkit.models.control_kernels import UNKNOWN, summarise_rows
 
-        rows = self._rows() if self.order == 2 else (np.zeros(self.vocab_size + 1, np.int64), np.empty(0, np.uint32), np.empty(0))
+        rows = np.zeros(self.vocab_size + 1, np.int64), np.empty(0, np.uint32), np.empty(0)
+        if self.order == 2:
+            rows = self._rows()
         ranks = np.full(len(rows[1]), UNKNOWN, np.int32)
-        return *rows, ranks, self.unigram, np.sort(self.unigram), *summarise_rows(*rows, self.unigram)
+        summaries = summarise_rows(*rows, self.unigram)
+        return *rows, ranks, self.unigram, np.sort(self.unigram), *summaries
 
     def _rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         starts = self.table.row_starts()
@@ -100,7 +110,8 @@ class ControlModel:
         """See `ScoringModel.score`; probabilities in float64, NLLs rounded once to float32."""
         from recallkit.models.control_kernels import score_ngrams
 
-        nll, argmax, rank = score_ngrams(np.ascontiguousarray(ids, np.uint32), offsets.astype(np.int64), self.cache_weight, *self._arrays)
+        flat, ends = np.ascontiguousarray(ids, np.uint32), offsets.astype(np.int64)
+        nll, argmax, rank = score_ngrams(flat, ends, self.cache_weight, *self._arrays)
         return TokenScores(nll, argmax, rank)
 
 
@@ -127,5 +138,6 @@ def facts(request: ModelRequest) -> None:
 
 def _find(spec: str) -> tuple[int, float]:
     if spec == "control:copy":
-        raise UserError("it copies text and has no likelihoods", where=spec, remedy="evaluate it with `recallkit eval-recall`")
+        problem = "it copies text and has no likelihoods"
+        raise UserError(problem, where=spec, remedy="evaluate it with `recallkit eval-recall`")
     return registry.look_up(_MODELS, spec, "control model")

@@ -156,7 +156,9 @@ def score_ngrams(
                             weight,
                         )
                     )
-                if plain + bonus > best_weight[u] or (plain + bonus == best_weight[u] and recalled < likeliest):
+                total = plain + bonus
+                is_equal = total == best_weight[u]
+                if total > best_weight[u] or (is_equal and recalled < likeliest):
                     likeliest = recalled
                 probability = (1.0 - cache_weight) * weight / norm
             nll[out] = np.float32(-np.log(probability))

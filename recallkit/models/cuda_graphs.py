@@ -108,7 +108,7 @@ class CudaGraphs:
 
     def _record(self, shape: Shape, inputs: Tensor, state: Any, expected: list[Tensor]) -> None:
         """Records a pass if a replay gives what is `expected`: outputs, and the state's tensors."""
-        attributes = itertools.chain.from_iterable(vars(module).values() for module in self._modules)
+        attributes = itertools.chain(*(vars(module).values() for module in self._modules))
         if any(isinstance(value, torch.Tensor) for value in attributes):
             self._is_on = False
             return

@@ -166,7 +166,8 @@ def _is_tokenizer(path: Path) -> bool:
     """Whether a path is a tokenizer without a model."""
     if path.is_file():
         return path.suffix == ".json"
-    return any((path / name).is_file() for name in TOKENIZER_FILES) and not (path / "config.json").exists()
+    has_files = any((path / name).is_file() for name in TOKENIZER_FILES)
+    return has_files and not (path / "config.json").exists()
 
 
 def _costs(costly: Any, length: int) -> dict[str, Any]:
@@ -219,20 +220,23 @@ def print_costs(
     full: bool,
 ) -> None:
     """What mixers of this width and the zoo's models cost."""
+    counted = "a multiplication and an addition count as two"
+    embeddings = cells.abbreviate(zoo_models[0]["embeddings"])
     of_mixers = Table.of(
         f"Mixers of width {width:,}, sequences of {length:,} tokens",
         f"mixer {_COSTS}",
         mixers,
-        "State: elements kept per sequence. FLOP: of the forward pass; a multiplication and an addition count as two.",
+        f"State: elements kept per sequence. FLOP: of the forward pass; {counted}.",
     )
     of_models = Table.of(
         f"Models of the zoo, sequences of {zoo.CONTEXT} tokens",
         f"model {_COSTS} trained_tokens",
         zoo_models,
-        f"Parameters without the embedding, which has {cells.abbreviate(zoo_models[0]['embeddings'])}.",
+        f"Parameters without the embedding, which has {embeddings}.",
     )
     least, most = (pick(mixers, key=lambda row: row["state_elements"]) for pick in (min, max))
-    states = " to ".join(f"{cells.abbreviate(row['state_elements'])} elements ({row['mixer']})" for row in (least, most))
+    sizes = [cells.abbreviate(row["state_elements"]) for row in (least, most)]
+    states = f"{sizes[0]} elements ({least['mixer']}) to {sizes[1]} elements ({most['mixer']})"
     console.print_answer(
         f"After {length:,} tokens the {len(mixers)} mixers keep a state of {states}.",
         [of_mixers, of_models],
@@ -253,7 +257,8 @@ def print_inputs(rows: Sequence[Mapping[str, Any]]) -> None:
     answer = f"{with_prefix} of {len(rows)} read a token before every text."
     notes = [_reasons(row) for row in rows if row["end_token"]]
     notes += [_size(row) for row in rows if row["weights"]]
-    notes += [f"{row['model']}: our {written_layers(row['layers'])}" for row in rows if row["layers"]]
+    ours = [row for row in rows if row["layers"]]
+    notes += [f"{row['model']}: our {written_layers(row['layers'])}" for row in ours]
     table = Table.of(
         "What each model reads",
         columns,
@@ -285,7 +290,10 @@ def written_layers(layers: Mapping[str, Sequence[int]]) -> str:
     kernels: dict[tuple[int, ...], list[str]] = {}
     for kernel, numbers in layers.items():
         kernels.setdefault(tuple(numbers), []).append(kernel)
-    parts = [f"{', '.join(names)} in layer{'s' * (len(numbers) > 1)} {_ranges(numbers)}" for numbers, names in kernels.items()]
+    parts = []
+    for numbers, names in kernels.items():
+        layers = f"layer{'s' * (len(numbers) > 1)} {_ranges(numbers)}"
+        parts.append(f"{', '.join(names)} in {layers}")
     return "; ".join(parts) or "none"
 
 
@@ -303,15 +311,17 @@ def _ranges(numbers: Sequence[int]) -> str:
 def print_presets(rows: Sequence[Mapping[str, Any]], *, full: bool) -> None:
     """The architectures of the papers, printed and counted parameters beside, and their costs."""
     title = f"Architectures of Zoology and Based, sequences of {presets.CONTEXT:,} tokens"
-    caption = (
-        "Parameters with embeddings. FLOP: of the forward pass, per token. TFLOP: of a training step on one sequence, as Zoology counts."
+    caption = " ".join(
+        [
+            "Parameters with embeddings. FLOP: of the forward pass, per token.",
+            "TFLOP: of a training step on one sequence, as Zoology counts.",
+        ],
     )
     near = sum(abs(row["miss"]) <= _NEAR for row in rows)
     worst = max(rows, key=lambda row: abs(row["miss"]))
-    said = (
-        f"{near} of {len(rows)} architectures have the printed number of parameters within {100 * _NEAR:.0f} %; {worst['preset']} "
-        f"misses it by most, {100 * worst['miss']:+z.1f} %."
-    )
+    within = f"the printed number of parameters within {100 * _NEAR:.0f} %"
+    farthest = f"{worst['preset']} misses it by most, {100 * worst['miss']:+z.1f} %"
+    said = f"{near} of {len(rows)} architectures have {within}; {farthest}."
     notes = [f"{row['preset']}: {row['note']}" for row in rows if row["note"]]
     console.print_answer(said, [Table.of(title, _PRESETS, rows, caption)], notes, full=full)
 
@@ -349,6 +359,11 @@ def _lookups(n: int, layer: LayerConfig) -> float:
     return chosen
 
 
+def _convolution(d: int, n: int, layer: LayerConfig) -> float:
+    """That of a BaseConv."""
+    return n * d if layer.options["filter"] == "short" else _long(d, n) + FILTER_ORDER * d
+
+
 def _hyena(d: int, n: int) -> float:
     """Table 9."""
     return 3 * n * d * d + 9 * n * d + _long(d, n) + 3 * n * d + FILTER_ORDER * d + n * d * d
@@ -368,7 +383,7 @@ _PRODUCTS: dict[str, Callable[[int, int, LayerConfig], float]] = {
     # Table 14.
     "long_conv": lambda d, n, _: _long(d, n) + n * d * d,
     # Table 16, whose halves are the layers with long filters and those with short ones.
-    "base_conv": lambda d, n, layer: n * d * d + (n * d if layer.options["filter"] == "short" else _long(d, n) + FILTER_ORDER * d),
+    "base_conv": lambda d, n, layer: n * d * d + _convolution(d, n, layer),
     # The parameters of the linear layers, as in RWKV's appendix (C.2).
     "rwkv4": lambda d, n, _: 4 * n * d * d,
 }

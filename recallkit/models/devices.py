@@ -75,7 +75,8 @@ def _keep_freed_memory() -> None:
     times as long to read so (docs/benchmarks.md). Changes nothing where the environment configures
     glibc's allocator, or with another C library.
     """
-    is_configured = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
+    variables = [name for name in os.environ if name.startswith("MALLOC_")]
+    is_configured = bool(variables) or "GLIBC_TUNABLES" in os.environ
     mallopt = None if is_configured else getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 256 << 20)
@@ -189,10 +190,11 @@ def check_fits(
             is_half_enough = width > 2 and 2 * num_weights + batch <= free
             choices = [f"dtype=bfloat16 ({gigabytes(2 * num_weights)})"] * is_half_enough
             choices += ["device=balanced"] * can_balance
+            others = ", ".join([*choices, "or "]) if choices else ""
             raise UserError(
                 f"{needed}, but {device} has {gigabytes(free)} free",
                 where=request.name,
-                remedy=f"give {', '.join([*choices, 'or '])}a smaller model" if choices else "give a smaller model",
+                remedy=f"give {others}a smaller model",
             )
 
 
@@ -235,13 +237,16 @@ def describe_device(device: torch.device) -> str:
     """The GPU, or the processor and the number of threads."""
     import torch
 
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{processor()}, threads: {torch.get_num_threads()}"
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{processor()}, threads: {torch.get_num_threads()}"
 
 
 def processor() -> str:
     """The processor's model, or else its architecture."""
     cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
+    text = cpuinfo.read_text(encoding="utf-8", errors="replace") if cpuinfo.exists() else ""
+    lines = text.splitlines()
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return models[0] if models else platform.processor() or platform.machine()
 

@@ -119,7 +119,11 @@ def is_readable(config: Mapping[str, Any]) -> bool:
     expected = _EXPECTED.get(str(config.get("model_type")))
     if expected is None or _attention(config) is None:
         return False
-    return all(config.get(name, value) in (value, _same(config, name)) for name, value in expected.items())
+    return all(
+        # An entry that is not there has its default.
+        config.get(name, value) in (value, _same(config, name))
+        for name, value in expected.items()
+    )
 
 
 _OF_ATTENTION = {"layers", "num_heads", "num_kv_heads", "qkv_bias", "window_size", "rope_theta"}
@@ -130,11 +134,19 @@ def _attention(config: Mapping[str, Any]) -> dict[int, dict[str, Any]] | None:
     that our mixers compute."""
     entries = config.get("attn") or []
     entries = [entries] if isinstance(entries, dict) else entries
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) and isinstance(entry.get("layers"), list) for entry in entries):
+    if not isinstance(entries, list) or not all(map(_is_attention, entries)):
         return None
-    if any(entry.keys() - _OF_ATTENTION or entry.get("qkv_bias") or "num_heads" not in entry for entry in entries):
-        return None
-    return {layer: entry for entry in entries for layer in entry["layers"] if isinstance(layer, int)}
+    by_layer: dict[int, dict[str, Any]] = {}
+    for entry in entries:
+        by_layer |= {layer: entry for layer in entry["layers"] if isinstance(layer, int)}
+    return by_layer
+
+
+def _is_attention(entry: Any) -> bool:
+    """Whether an entry about layers of attention says what our mixers compute."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("layers"), list):
+        return False
+    return entry.keys() <= _OF_ATTENTION and not entry.get("qkv_bias") and "num_heads" in entry
 
 
 def _same(config: Mapping[str, Any], name: str) -> Any:
@@ -205,7 +217,8 @@ def _set_lower_bounds(weights: Weights, num_layers: int, recurrent: Sequence[int
         bounds = shares.cumsum(0) - shares[0]
     for i in recurrent:
         gates = weights.tensors[f"blocks.{i}.mixer.f_proj.weight"]
-        weights.tensors[f"blocks.{i}.mixer.lower_bound"] = gates.new_zeros(len(gates)) if bounds is None else bounds[i]
+        bound = gates.new_zeros(len(gates)) if bounds is None else bounds[i]
+        weights.tensors[f"blocks.{i}.mixer.lower_bound"] = bound
 
 
 def _attention_layer(
@@ -225,11 +238,15 @@ def _attention_layer(
                 f"weight {name} has {rows} rows, which are not those of {groups} heads",
                 where=weights.where.parent,
             )
-        weights.tensors[name] = weights.tensors[name].view(groups, -1, width).repeat_interleave(heads // groups, dim=0).flatten(0, 1)
+        grouped = weights.tensors[name].view(groups, -1, width)
+        weights.tensors[name] = grouped.repeat_interleave(heads // groups, dim=0).flatten(0, 1)
     options = {"num_heads": heads, "rope_base": weights.real(entry, "rope_theta", 10000.0)}
     if entry.get("window_size") is None:
         return LayerConfig("attention", options)
-    return LayerConfig("sliding_window", {**options, "window": weights.integer(entry, "window_size")})
+    return LayerConfig(
+        "sliding_window",
+        {**options, "window": weights.integer(entry, "window_size")},
+    )
 
 
 def _options(
@@ -274,7 +291,9 @@ def _options(
                 f"weight {at}.norm.weight is not that of {heads} heads",
                 where=weights.where.parent,
             )
-        weights.tensors[name] = weights.tensors[name] * weights.tensors.pop(f"{at}.norm.weight").repeat(
+        weights.tensors[name] = weights.tensors[name] * weights.tensors.pop(
+            f"{at}.norm.weight",
+        ).repeat(
             heads,
         )
         return {"value_factor": options["value_factor"], "num_heads": heads, "rope_base": 10000.0}
@@ -370,7 +389,8 @@ def register(model_type: str, spec: str, device: torch.device) -> None:
             warnings.simplefilter("ignore")
             import fla.models  # noqa: F401 - registers its classes
     except ImportError as error:
-        problem = f"{model_type} is a model of flash-linear-attention, which is not installed ({error})"
+        problem = f"{model_type} is a model of flash-linear-attention"
+        problem = f"{problem}, which is not installed ({error})"
         raise UserError(problem, where=spec, remedy=_REMEDY) from error
     restore_own_classes()
     if model_type not in CONFIG_MAPPING:

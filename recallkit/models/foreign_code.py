@@ -109,7 +109,8 @@ def explain_kernels(config: Mapping[str, Any], spec: str) -> str | None:
     if not reasons:
         return None
     unasked = "kernels from the hub, which are never run unasked"
-    return f"{spec}: transformers' own functions are used in place of {unasked} ({reasons[0]}); --trust-remote-code allows them"
+    functions = f"transformers' own functions are used in place of {unasked} ({reasons[0]})"
+    return f"{spec}: {functions}; --trust-remote-code allows them"
 
 
 def _find(config: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, _Entry]]:

@@ -43,7 +43,9 @@ def generate(
     max(most, len(answer)) must be within `max_length`. Raises MemoryError where they do not fit.
     """
     own = getattr(model, "generate", None)
-    return by_scoring(model, prompts, answers, most, is_done) if own is None else list(own(prompts, answers, most, is_done))
+    if own is None:
+        return by_scoring(model, prompts, answers, most, is_done)
+    return list(own(prompts, answers, most, is_done))
 
 
 def by_scoring(
@@ -71,7 +73,8 @@ def by_scoring(
     while going:
         for number, following_id in zip(going, following, strict=True):
             continuations[number].ids.append(following_id)
-        going = [i for i in going if not is_done(i, continuations[i].ids) and len(continuations[i].ids) < most]
+        going = [i for i in going if not is_done(i, continuations[i].ids)]
+        going = [i for i in going if len(continuations[i].ids) < most]
         texts = [np.concatenate([prompts[i], continuations[i].ids, [0]]) for i in going]
         following = [int(argmax[-1]) for _, argmax in _scored(model, texts)]
     return continuations
@@ -139,7 +142,10 @@ def by_stepping(
 
     inputs = [np.asarray(prompt, np.int64) for prompt in prompts]
     generated = [_Row(i, ids) for i, ids in enumerate(inputs) if most]
-    answered = {i: _Row(i, ids, np.asarray(answers[i]).tolist()) for i, ids in enumerate(inputs) if len(answers[i])}
+    answered = {}
+    for i, ids in enumerate(inputs):
+        if len(answers[i]):
+            answered[i] = _Row(i, ids, np.asarray(answers[i]).tolist())
     with torch.no_grad(), memory_errors(), model.reading():
         rows, outputs, state = _read_all(model, [*generated, *answered.values()])
         while going := advance(rows, outputs):
@@ -164,7 +170,8 @@ def _read_all(model: Any, rows: list[_Row]) -> tuple[list[_Row], Tensor, Any]:
     import torch
 
     rows = sorted(rows, key=lambda row: (-len(row.inputs), row.inputs.tobytes()))
-    read = [_read(model, list(alike)) for _, alike in itertools.groupby(rows, lambda row: len(row.inputs))]
+    by_length = itertools.groupby(rows, lambda row: len(row.inputs))
+    read = [_read(model, list(alike)) for _, alike in by_length]
     outputs, states = zip(*read, strict=True)
     return rows, torch.cat(outputs), states[0] if len(states) == 1 else model.join(states)
 
@@ -172,12 +179,14 @@ def _read_all(model: Any, rows: list[_Row]) -> tuple[list[_Row], Tensor, Any]:
 def _read(model: Any, rows: list[_Row]) -> tuple[Tensor, Any]:
     """Outputs (rows, ...) after inputs of equal length, and their state; a text that two rows share
     is read once."""
-    texts = list({row.inputs.tobytes(): row.inputs for row in rows}.values())
+    different = {row.inputs.tobytes(): row.inputs for row in rows}
+    texts = list(different.values())
     inputs, state = np.stack(texts), None
     ends = np.cumsum(model.sizes(inputs.shape[1], model.prompt_chunk))
     for piece in np.split(inputs, ends[:-1], axis=1):
         outputs, state = model.advance(model.to_device(piece), state)
     if len(texts) == len(rows):
         return outputs[:, -1], state
-    places = [next(place for place, text in enumerate(texts) if np.array_equal(text, row.inputs)) for row in rows]
+    place_of = {text: place for place, text in enumerate(different)}
+    places = [place_of[row.inputs.tobytes()] for row in rows]
     return outputs[places, -1], model.take(state, places)

@@ -201,7 +201,8 @@ def code_files(request: ModelRequest) -> list[str]:
     place = path / "config.json" if path.exists() else hub_file(request.spec, "config.json")
     config = artifacts.json_object(place)
     entry = config.get("auto_map")
-    classes = [entry.get(kind) for kind in ("AutoConfig", "AutoModelForCausalLM")] if isinstance(entry, dict) else []
+    entries = entry if isinstance(entry, dict) else {}
+    classes = [entries.get(kind) for kind in ("AutoConfig", "AutoModelForCausalLM")]
     files = {f"{name.rpartition('.')[0]}.py" for name in classes if isinstance(name, str)}
     return sorted(files.union(foreign_code.named_code(config)))
 
@@ -294,7 +295,8 @@ def _made_without_weights(spec: str, config: Mapping[str, Any]) -> Any:
     """
     there = None
     if Path(spec).is_dir():
-        there = checkpoint_files.count_weights(Path(spec)) * (1 if quantisation(config) is None else _MOST_PACKED)
+        packed = 1 if quantisation(config) is None else _MOST_PACKED
+        there = checkpoint_files.count_weights(Path(spec)) * packed
     try:
         return _skeleton(spec, there)
     except UserError:
@@ -314,11 +316,10 @@ def _check_rotary(config: Any, spec: str) -> None:
     kinds = [entry for entry in rope.values() if isinstance(entry, dict)]
     others = {name: entry for name, entry in rope.items() if not isinstance(entry, dict | None)}
     if kinds and others and not any(others.items() <= kind.items() for kind in kinds):
-        raise UserError(
-            f"transformers ignores its rope_parameters {', '.join(sorted(others))}: they are of no kind of layer",
-            where=spec,
-            remedy="move them into full_attention there, in config.json",
-        )
+        names = ", ".join(sorted(others))
+        problem = f"transformers ignores its rope_parameters {names}: they are of no kind of layer"
+        remedy = "move them into full_attention there, in config.json"
+        raise UserError(problem, where=spec, remedy=remedy)
 
 
 def _skeleton(spec: str, there: int | None) -> Any:
@@ -369,7 +370,9 @@ def _auto_class(config: Any, spec: str) -> Any:
 def _configured_dtype(config: Mapping[str, Any]) -> str | None:
     """The precision that a config names, also that of its text model."""
     nested = config.get("text_config")
-    dtype = config.get("dtype") or config.get("torch_dtype") or (_configured_dtype(nested) if isinstance(nested, dict) else None)
+    dtype = config.get("dtype") or config.get("torch_dtype")
+    if not dtype and isinstance(nested, dict):
+        dtype = _configured_dtype(nested)
     return dtype.removeprefix("torch.") if isinstance(dtype, str) else None
 
 
@@ -439,7 +442,8 @@ def _load_errors(request: ModelRequest, config: Mapping[str, Any]) -> Iterator[N
 
     spec, trusted = request.spec, request.trust_remote_code
     # A checkpoint's own code may raise anything.
-    failures = (Exception,) if trusted else (*FAILURES_TO_READ, SafetensorError, StrictDataclassError, AssertionError)
+    expected = (*FAILURES_TO_READ, SafetensorError, StrictDataclassError, AssertionError)
+    failures = (Exception,) if trusted else expected
     try:
         yield
     except UserError:
@@ -459,7 +463,8 @@ def _load_errors(request: ModelRequest, config: Mapping[str, Any]) -> Iterator[N
                 remedy="read that code, then allow it with --trust-remote-code",
             ) from error
         if method := quantisation(config):
-            problem = f"quantised by {method}, which transformers cannot load here ({first_line(error)})"
+            problem = f"quantised by {method}, which transformers cannot load here"
+            problem = f"{problem} ({first_line(error)})"
             raise UserError(
                 problem,
                 where=spec,
@@ -485,8 +490,9 @@ def _own_class(config: Mapping[str, Any], source: str, revision: Mapping[str, st
     return get_class_from_dynamic_module(reference, source, **revision) if reference else None
 
 
+_PARTS = "vision|visual|audio|image|multi_modal|multimodal|mm"
 _NOT_OF_TEXT = re.compile(
-    r"(^|[._])(vision|visual|audio|image|multi_modal|multimodal|mm|mtp|nextn|v_head|inv_freq|masked_bias)([._]|$)",
+    rf"(^|[._])({_PARTS}|mtp|nextn|v_head|inv_freq|masked_bias)([._]|$)",
 )
 """Names of weights beside those of the language model: parts that read no text, heads of training,
 what is computed again."""
@@ -510,9 +516,11 @@ def _check_all_used(info: Mapping[str, Any], config: Any, spec: str) -> None:
             where=spec,
             remedy=_BELONG,
         )
-    unused = sorted(name for name in info.get("unexpected_keys", ()) if not (_NOT_OF_TEXT.search(name) or _predicts_further(name, config)))
+    of_text = [name for name in info.get("unexpected_keys", ()) if not _NOT_OF_TEXT.search(name)]
+    unused = sorted(name for name in of_text if not _predicts_further(name, config))
     if unused:
-        problem = f"{len(unused)} weights in its files are of no layer of its config, {unused[0]} among them"
+        example = f"{unused[0]} among them"
+        problem = f"{len(unused)} weights in its files are of no layer of its config, {example}"
         raise UserError(problem, where=spec, remedy=_BELONG)
 
 
@@ -531,9 +539,12 @@ def _check_number_used(model: Any, sizes: Mapping[str, int], spec: str) -> None:
     """Raises UserError where a GGUF file has more weights than the model: transformers leaves out
     tensors that it does not know."""
     is_tied = bool(model.config.get_text_config().tie_word_embeddings)
-    skipped = {name for name in sizes if _NOT_WEIGHTS.search(name) or (is_tied and name.startswith("output."))}
-    there = sum(size for name, size in sizes.items() if name not in skipped)
+    there = 0
+    for name, size in sizes.items():
+        is_copy = is_tied and name.startswith("output.")
+        there += 0 if is_copy or _NOT_WEIGHTS.search(name) else size
     used = sum(weight.numel() for weight in model.parameters())
     if there > used:
-        problem = f"its tensors have {there - used:,} weights more than its architecture, which transformers would leave out"
+        more = f"{there - used:,} weights more than its architecture"
+        problem = f"its tensors have {more}, which transformers would leave out"
         raise UserError(problem, where=spec, remedy="give the model before it was converted")

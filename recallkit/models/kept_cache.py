@@ -61,14 +61,17 @@ def recurrent_cache(config: Any) -> RecurrentCache | None:
     """An empty cache for a model of this configuration; None where it has attention, or does not
     say."""
     cache = RecurrentCache(config=config)
-    return None if any(isinstance(layer, CacheLayerMixin) for layer in cache.layers) or not cache.layers else cache
+    has_attention = any(isinstance(layer, CacheLayerMixin) for layer in cache.layers)
+    return None if has_attention or not cache.layers else cache
 
 
 def kept_cache(config: Any) -> DynamicCache:
     """An empty cache for a model of this configuration."""
     cache = recurrent_cache(config) or DynamicCache(config=config)
     if cache.layers:
-        cache.layers = [KeptLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+        for place, layer in enumerate(cache.layers):
+            if type(layer) is DynamicLayer:
+                cache.layers[place] = KeptLayer()
     else:
         cache.layer_class_to_replicate = KeptLayer
     return cache
@@ -85,4 +88,5 @@ def compress_cache(cache: Any, compression: Compression) -> None:
     # RWKV-4: (b, d, layers), of which the third and fourth are the sums of its recurrence.
     if isinstance(cache, list):
         for place in (2, 3):
-            cache[place] = compression.round(cache[place].transpose(1, 2).unsqueeze(-1)).squeeze(-1).transpose(1, 2)
+            by_layer = cache[place].transpose(1, 2).unsqueeze(-1)
+            cache[place] = compression.round(by_layer).squeeze(-1).transpose(1, 2)

@@ -103,7 +103,9 @@ class ModelKind:
 def _is_user_model(spec: str) -> bool:
     """`FILE.py:FUNCTION` or a plug-in, unless something of that very name is there; or a file in
     .py whose function was forgotten."""
-    return spec.endswith(".py") and Path(spec).is_file() if Path(spec).exists() else user.is_user_function(spec)
+    if Path(spec).exists():
+        return spec.endswith(".py") and Path(spec).is_file()
+    return user.is_user_function(spec)
 
 
 def _is_native_directory(spec: str) -> bool:
@@ -227,5 +229,6 @@ KINDS: tuple[ModelKind, ...] = (
 def kind_of(spec: str) -> ModelKind:
     """The kind of the model that a name means, whether or not there is such a model."""
     [remaining] = (kind for kind in KINDS if kind.matches is None)
-    name = registry.split_revision(spec)[0] if registry.may_be_hub_id(spec) and not Path(spec).exists() else spec
+    is_of_hub = registry.may_be_hub_id(spec) and not Path(spec).exists()
+    name = registry.split_revision(spec)[0] if is_of_hub else spec
     return next((kind for kind in KINDS if kind.matches and kind.matches(name)), remaining)

@@ -34,11 +34,16 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
-        self.positions = nn.Embedding(config.max_length or 0, config.d_model) if config.positions == "learned" else None
+        self.positions: nn.Embedding | None = None
+        if config.positions == "learned":
+            self.positions = nn.Embedding(config.max_length or 0, config.d_model)
         self.embedding_norm = _norm(config) if config.embedding_norm else None
-        self.blocks: Sequence[Block] = nn.ModuleList(Block(config, layer) for layer in config.layers)  # type: ignore[assignment]
+        blocks: Any = nn.ModuleList(Block(config, layer) for layer in config.layers)
+        self.blocks: Sequence[Block] = blocks
         self.norm = _norm(config)
-        self.head = None if config.tied_head else nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.head: nn.Linear | None = None
+        if not config.tied_head:
+            self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
 
     @property
     def head_weight(self) -> Tensor:
@@ -104,13 +109,15 @@ class LanguageModel(nn.Module):
     def auxiliary_loss(self) -> Tensor | None:
         """The sum of the mixers' auxiliary losses of the last forward pass; None where no mixer has
         one."""
-        losses = [loss for block in self.blocks if (loss := block.mixer.auxiliary_loss()) is not None]
-        return torch.stack(losses).sum() if losses else None
+        losses = [block.mixer.auxiliary_loss() for block in self.blocks]
+        some = [loss for loss in losses if loss is not None]
+        return torch.stack(some).sum() if some else None
 
     def num_parameters(self, *, embeddings: bool = True) -> int:
         """Number of parameters; without embeddings and head where `embeddings` is False."""
         total = sum(parameter.numel() for parameter in self.parameters())
-        outside = sum(part.weight.numel() for part in (self.embedding, self.positions, self.head) if part is not None)
+        parts = (self.embedding, self.positions, self.head)
+        outside = sum(part.weight.numel() for part in parts if part is not None)
         return total if embeddings else total - outside
 
     def state_size(self, t: int) -> int:
@@ -121,7 +128,8 @@ class LanguageModel(nn.Module):
     def flops(self, t: int) -> int:
         """Operations of the forward pass on one sequence of t ids: mixers, MLPs and head; not norms
         and the embedding lookup."""
-        return sum(block.flops(t) for block in self.blocks) + 2 * t * self.config.d_model * self.config.vocab_size
+        head = 2 * t * self.config.d_model * self.config.vocab_size
+        return sum(block.flops(t) for block in self.blocks) + head
 
     def _embedded(self, ids: Tensor, read: Tensor | None = None) -> Tensor:
         """`read`: ids (b,) that came before, of a model with positions; None if none did."""

@@ -234,7 +234,8 @@ def _scan_heads(
     dt = widened(dt) if dt_bias is None else widened(dt) + dt_bias
     dt = (functional.softplus(dt) if dt_softplus else dt).clamp(*dt_limit)
     start = None if initial_states is None else initial_states.transpose(2, 3)
-    q, k, v = (part.transpose(1, 2) for part in _operands(read, write, x * dt.unsqueeze(-1), dtype=x.dtype))
+    operands = _operands(read, write, x * dt.unsqueeze(-1), dtype=x.dtype)
+    q, k, v = (part.transpose(1, 2) for part in operands)
     y, last = decayed_attention(q, k, v, (dt * rates).transpose(1, 2), start)
     y = widened(y).transpose(1, 2)
     y = (y if D is None else y + D.unsqueeze(-1) * x).contiguous()
@@ -290,7 +291,9 @@ def _overwrite(
     """The delta rule: query, key (b, t, g, k), value (b, t, h, v), decay g (b, t, h) or (b, t, h,
     k), beta (b, t, h) -> o as value."""
     shared = value.shape[2] // key.shape[2]
-    q, k = (widened(part).repeat_interleave(shared, dim=2) if shared > 1 else widened(part) for part in (query, key))
+    q, k = widened(query), widened(key)
+    if shared > 1:
+        q, k = (part.repeat_interleave(shared, dim=2) for part in (q, k))
     if use_qk_l2norm_in_kernel:
         q, k = (part * torch.rsqrt(part.square().sum(-1, keepdim=True) + _NORM) for part in (q, k))
     q, k, v = (part.transpose(1, 2) for part in _operands(q, k, value, dtype=value.dtype))

@@ -43,10 +43,12 @@ def identify(request: ModelRequest) -> str:
     """
     module = _module(request)
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    values = [[name, str(tensor.dtype), list(tensor.shape), artifacts.digest_bytes(_bytes_of(tensor))] for name, tensor in tensors.items()]
-    parts = [[name, _name_of(type(part)), _plain_attributes(part)] for name, part in module.named_modules()]
+    values = [[name, *_describe(tensor)] for name, tensor in tensors.items()]
+    modules = module.named_modules()
+    parts = [[name, _name_of(type(part)), _plain_attributes(part)] for name, part in modules]
     classes = {base for part in module.modules() for base in type(part).__mro__}
-    own = (base for base in classes if base is not object and base.__module__.partition(".")[0] not in _LIBRARIES)
+    classes.discard(object)
+    own = [base for base in classes if base.__module__.partition(".")[0] not in _LIBRARIES]
     code = sorted([_name_of(base), _code_of(base)] for base in own)
     return artifacts.digest_json([values, parts, code, _configuration(module)])
 
@@ -113,7 +115,8 @@ def check_alone(model: ModelSpec, workers: WorkerOptions) -> None:
 def evaluating(*modules: Any) -> Iterator[None]:
     """A block in which modules (or None) are in evaluation mode; after it, all of their modules are
     in the mode they were in."""
-    training = [part for module in modules if module is not None for part in module.modules() if part.training]
+    parts = [part for module in modules if module is not None for part in module.modules()]
+    training = [part for part in parts if part.training]
     try:
         yield
     finally:
@@ -153,6 +156,11 @@ def _dtype_of(module: torch.nn.Module) -> str:
     return "float32" if first is None else str(first.dtype).removeprefix("torch.")
 
 
+def _describe(tensor: torch.Tensor) -> list[Any]:
+    digest = artifacts.digest_bytes(_bytes_of(tensor))
+    return [str(tensor.dtype), list(tensor.shape), digest]
+
+
 def _bytes_of(tensor: torch.Tensor) -> bytes:
     import torch
 
@@ -163,9 +171,13 @@ def _bytes_of(tensor: torch.Tensor) -> bytes:
 def _plain_attributes(part: torch.nn.Module) -> list[list[Any]]:
     """Numbers, strings and tuples of these that a module keeps, such as its number of heads."""
     plain = (bool, int, float, str, type(None))
-    attributes = {name: value for name, value in vars(part).items() if not name.startswith("_") and name != "training"}
-    parts = {name: value if isinstance(value, list | tuple) else [value] for name, value in attributes.items()}
-    return [[name, repr(attributes[name])] for name in sorted(attributes) if all(isinstance(value, plain) for value in parts[name])]
+    attributes = []
+    for name, value in sorted(vars(part).items()):
+        values = value if isinstance(value, list | tuple) else [value]
+        is_public = not name.startswith("_") and name != "training"
+        if is_public and all(isinstance(number, plain) for number in values):
+            attributes.append([name, repr(value)])
+    return attributes
 
 
 def _configuration(module: torch.nn.Module) -> Any:
@@ -176,7 +188,8 @@ def _configuration(module: torch.nn.Module) -> Any:
         return None
     ignored = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", *EXACT_SETTINGS}
     config: Any = module.config
-    return {name: repr(value) for name, value in sorted(config.to_dict().items()) if name not in ignored}
+    entries = sorted(config.to_dict().items())
+    return {name: repr(value) for name, value in entries if name not in ignored}
 
 
 def _name_of(base: type) -> str:
@@ -185,18 +198,24 @@ def _name_of(base: type) -> str:
 
 def _code_of(base: type) -> list[Any]:
     """The compiled code of a class's methods."""
-    methods = (
-        (name, inspect.unwrap(getattr(value, "fget", None) or getattr(value, "__func__", value))) for name, value in vars(base).items()
-    )
-    return [[name, _digest_code(method.__code__)] for name, method in sorted(methods) if hasattr(method, "__code__")]
+    code = []
+    for name, value in sorted(vars(base).items()):
+        function = getattr(value, "fget", None) or getattr(value, "__func__", value)
+        method = inspect.unwrap(function)
+        if hasattr(method, "__code__"):
+            code.append([name, _digest_code(method.__code__)])
+    return code
 
 
 def _digest_code(code: CodeType) -> str:
     """Of what code does, not of where it is: functions within it included."""
-    constants = [
-        _digest_code(value) if hasattr(value, "co_code") else sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)
-        for value in code.co_consts
-    ]
+    constants: list[Any] = []
+    for value in code.co_consts:
+        if hasattr(value, "co_code"):
+            constants.append(_digest_code(value))
+        else:  # the order of a frozenset changes from run to run
+            is_set = isinstance(value, frozenset)
+            constants.append(sorted(map(repr, value)) if is_set else repr(value))
     return artifacts.digest_json(
         [code.co_code.hex(), list(code.co_names), list(code.co_varnames), constants],
     )

@@ -64,16 +64,16 @@ def identify_model(request: ModelRequest) -> str:
                 remedy=f"leave out {request.variant}",
             )
         changes.append(request.variant.identify())
-    return artifacts.digest_json([kind.identify(request), *changes]) if changes else kind.identify(request)
+    own = kind.identify(request)
+    return artifacts.digest_json([own, *changes]) if changes else own
 
 
 def warn_remote_code(request: ModelRequest, notify: Callable[[str], None]) -> None:
     """Says whose code is about to run, where a checkpoint brings some and the user allows it.
     Raises UserError for an unknown hub id."""
     if files := kind_of(request.spec).code_files(request):
-        notify(
-            f"{request.spec}: --trust-remote-code runs Python code that comes with this checkpoint ({', '.join(files)})",
-        )
+        code = f"Python code that comes with this checkpoint ({', '.join(files)})"
+        notify(f"{request.spec}: --trust-remote-code runs {code}")
 
 
 def load_model(request: ModelRequest) -> ScoringModel:
@@ -218,7 +218,8 @@ def find_precision(request: ModelRequest) -> str:
 
     facts = kind_of(request.spec).facts(request)
     dtype = facts.dtype if facts else None
-    lacking = dtype == "bfloat16" and torch.cuda.is_available() and not torch.cuda.is_bf16_supported()
+    lacking = dtype == "bfloat16" and torch.cuda.is_available()
+    lacking = lacking and not torch.cuda.is_bf16_supported()
     return "float32" if dtype not in ("bfloat16", "float16") or lacking else str(dtype)
 
 
@@ -235,7 +236,8 @@ def usual_tokenizer(spec: str, chosen: Any) -> str | None:
     zoo the built-in one."""
     from recallkit.text.tokenizers import BUILTIN
 
-    return tokenizer_name(chosen) or (BUILTIN if kind_of(spec).reads_builtin_tokenizer else own_tokenizer(spec))
+    own = BUILTIN if kind_of(spec).reads_builtin_tokenizer else own_tokenizer(spec)
+    return tokenizer_name(chosen) or own
 
 
 def tokenizer_name(tokenizer: Any) -> str | None:
@@ -248,10 +250,8 @@ def tokenizer_name(tokenizer: Any) -> str | None:
         return tokenizer
     if isinstance(tokenizer, Path):
         return str(tokenizer)
-    backend = next(
-        (part for name in ("backend_tokenizer", "backend") if (part := getattr(tokenizer, name, None)) is not None),
-        tokenizer,
-    )
+    backends = [getattr(tokenizer, name, None) for name in ("backend_tokenizer", "backend")]
+    backend = next((part for part in backends if part is not None), tokenizer)
     if not hasattr(backend, "to_str"):
         problem = f"an object of {type(tokenizer).__name__} is not a tokenizer that can be read"
         raise UserError(
@@ -259,7 +259,8 @@ def tokenizer_name(tokenizer: Any) -> str | None:
             where="tokenizer",
             remedy="give a path, a tokenizers.Tokenizer or a fast tokenizer of transformers",
         )
-    tokens = {name: getattr(tokenizer, name, None) for name in ("bos_token", "eos_token", "pad_token", "add_bos_token")}
+    names = ("bos_token", "eos_token", "pad_token", "add_bos_token")
+    tokens = {name: getattr(tokenizer, name, None) for name in names}
     written = {"tokenizer.json": backend.to_str(), "tokenizer_config.json": json.dumps(tokens)}
     folder = config.home() / "tokenizers" / artifacts.digest_json(written)
     if not all((folder / name).exists() for name in written):
@@ -296,26 +297,33 @@ def sequences_for(
             where=files[0],
             remedy="give its slice directory in place of the text",
         )
-    requests = {spec: _request_to_check(spec, options) for spec in models if not kind_of(spec.location).is_control}
+    read = [spec for spec in models if not kind_of(spec.location).is_control]
+    requests = {spec: _request_to_check(spec, options) for spec in read}
     facts = {spec: check_model(request) for spec, request in requests.items()}
     for spec, request in requests.items() if isinstance(options, ScoringOptions) else ():
         precise = replace(request, dtype=find_precision(request))
         check_memory(precise, facts[spec])
-    names = {spec.shown: usual_tokenizer(spec.location, spec.tokenizer or options.model_tokenizer) for spec in requests}
-    if tokenizer is None and (lacking := next((shown for shown, name in names.items() if name is None), None)):
+    names = {}
+    for spec in requests:
+        chosen = spec.tokenizer or options.model_tokenizer
+        names[spec.shown] = usual_tokenizer(spec.location, chosen)
+    lacking = next((shown for shown, name in names.items() if name is None), None)
+    if tokenizer is None and lacking is not None:
         raise UsageError(
             "brings no tokenizer",
             where=lacking,
             remedy="name that with which it was trained: PATH,tokenizer=FILE",
         )
-    loaded = {shown: load_tokenizer(name, end_token=end_token) for shown, name in names.items() if name is not None}
+    known = {shown: name for shown, name in names.items() if name is not None}
+    loaded = {shown: load_tokenizer(name, end_token=end_token) for shown, name in known.items()}
     first = next(iter(loaded), None)
     if tokenizer is None and first is not None:
         if other := next(
             (shown for shown, one in loaded.items() if one.digest != loaded[first].digest),
             None,
         ):
-            remedy = "slice with the --tokenizer of one: the NLLs of the other are aligned to its tokens"
+            reason = "the NLLs of the other are aligned to its tokens"
+            remedy = f"slice with the --tokenizer of one: {reason}"
             raise UsageError(
                 f"{first} and {other} have different tokenizers",
                 where="--for",
@@ -335,7 +343,8 @@ def sequences_for(
     if shortest is None or (seq_len is not None and seq_len <= contexts[shortest]):
         return tokenizer, seq_len or config.SEQ_LEN
     if seq_len is not None:
-        problem = f"{shortest} reads {contexts[shortest]:,} ids of text at once, and a sequence has {seq_len:,}"
+        context = f"{shortest} reads {contexts[shortest]:,} ids of text at once"
+        problem = f"{context}, and a sequence has {seq_len:,}"
         raise UsageError(
             problem,
             where="--seq-len",
@@ -346,7 +355,8 @@ def sequences_for(
 
 def _chosen_context(spec: ModelSpec, options: ModelOptions) -> int | None:
     """The context that the user chose for a model; None where it reads in windows of that size."""
-    reads_on = spec.stride or getattr(options, "stride", None) or getattr(options, "carry_state", False)
+    reads_on = spec.stride or getattr(options, "stride", None)
+    reads_on = reads_on or getattr(options, "carry_state", False)
     return None if reads_on else spec.context or getattr(options, "context", None)
 
 
@@ -370,8 +380,11 @@ def identify_tokenizer(spec: str, chosen: str | None) -> dict[str, Any] | None:
     model's own digest covers."""
     name = chosen or own_tokenizer(spec)
     path = Path(name or "")
-    deciding = [path / file for file in (*TOKENIZER_FILES, "tokenizer_config.json")] if path.is_dir() else [path]
+    deciding = [path]
+    if path.is_dir():
+        deciding = [path / file for file in (*TOKENIZER_FILES, "tokenizer_config.json")]
     files = [file for file in deciding if file.is_file() and (chosen or file.suffix != ".gguf")]
-    digest = artifacts.digest_json([[file.name, artifacts.digest_weights(file)] for file in files]) if name and files else None
+    digests = [[file.name, artifacts.digest_weights(file)] for file in files] if name else []
+    digest = artifacts.digest_json(digests) if digests else None
     where = str(Path(chosen).resolve()) if chosen and Path(chosen).exists() else chosen
     return {"given": where, "digest": digest} if chosen or digest else None

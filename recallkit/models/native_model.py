@@ -41,7 +41,8 @@ def identify(request: ModelRequest) -> str:
     source = _source(request.spec)
     if source.is_file():
         return artifacts.digest_weights(source)
-    names = (zoo.CONFIG, zoo.WEIGHTS) if zoo.is_ours(source) else (published.CONFIG, published.WEIGHTS)
+    module = zoo if zoo.is_ours(source) else published
+    names = (module.CONFIG, module.WEIGHTS)
     files = [[name, artifacts.digest_weights(zoo.existing(source / name))] for name in names]
     return artifacts.digest_json(
         [*files, *(zoo.read_config(source).identify_plugins() if zoo.is_ours(source) else [])],
@@ -79,7 +80,9 @@ def _read(source: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
         return rwkv_file.read_rwkv_file(source)
     if zoo.is_ours(source):
         return zoo.read_ours(source)
-    return published.read_published(source) if published.is_published(source) else fla.read_fla(source)
+    if published.is_published(source):
+        return published.read_published(source)
+    return fla.read_fla(source)
 
 
 def _source(spec: str) -> Path:
@@ -137,15 +140,19 @@ def build_model(
         (name for name, value in weights.items() if not value.is_floating_point()),
         None,
     ):
-        problem = f"weight {odd} is of type {weights[odd].dtype}, and only floating-point weights are read"
+        problem = f"weight {odd} is of type {weights[odd].dtype}"
+        problem = f"{problem}, and only floating-point weights are read"
         raise UserError(problem, where=source, remedy="give the model before it was quantised")
     try:
         skeleton.load_state_dict(
             {name: value.float() for name, value in weights.items()},
             assign=True,
         )
-    except RuntimeError as error:  # torch's message lists the missing, the superfluous and those of another shape, a line for each
-        problem = f"its weights do not fit its config: {textwrap.shorten(str(error).splitlines()[1], 200)}"
+    except RuntimeError as error:
+        # torch's message lists the missing, the superfluous and those of another shape, a line for
+        # each.
+        first = textwrap.shorten(str(error).splitlines()[1], 200)
+        problem = f"its weights do not fit its config: {first}"
         raise UserError(
             problem,
             where=source,
@@ -222,7 +229,8 @@ class NativeModel(TorchModel):
                     mixer["values"],
                     int(mixer["seen"].max()),
                 )
-            mixer |= {name: compression.round(value) for name, value in mixer.items() if name in ACCUMULATED}
+            for name in mixer.keys() & set(ACCUMULATED):
+                mixer[name] = compression.round(mixer[name])
             layers.append({**layer, "mixer": mixer})
         return layers
 

@@ -49,7 +49,8 @@ class PairedModel(TorchModel):
     def __init__(self, model: ScoringModel, reference: ScoringModel, num_entries: int) -> None:
         for one in (model, reference):
             if not isinstance(one, TorchModel):
-                problem = "it gives no predictions over the whole vocabulary, which a divergence needs"
+                problem = "it gives no predictions over the whole vocabulary"
+                problem = f"{problem}, which a divergence needs"
                 raise UserError(
                     problem,
                     where=one.name,
@@ -58,7 +59,8 @@ class PairedModel(TorchModel):
         assert isinstance(model, TorchModel), "checked above"
         assert isinstance(reference, TorchModel), "checked above"
         if model.device != reference.device:
-            problem = f"it is on {model.device}, the reference {reference.name} on {reference.device}"
+            other = f"the reference {reference.name} on {reference.device}"
+            problem = f"it is on {model.device}, {other}"
             raise UserError(problem, where=model.name, remedy="give both the same device")
         both = self._both = model, reference
         longest = min(
@@ -112,7 +114,8 @@ class PairedModel(TorchModel):
         most = _CUDA_LOGITS if outputs.is_cuda else _LOGITS
         step = max(_LEAST_ROWS, most // max(one.vocab_size for one in self._both))
         parts = []
-        for rows, answers in zip(torch.split(outputs, step), torch.split(targets, step), strict=True):
+        pieces = torch.split(outputs, step), torch.split(targets, step)
+        for rows, answers in zip(*pieces, strict=True):
             q, p = (
                 one.logits(part)
                 for one, part in zip(
@@ -122,7 +125,8 @@ class PairedModel(TorchModel):
                 )
             )
             scores = logits_nll(q, answers), logits_nll(p, answers)
-            log_q, log_p = (self._log_sums(z, answers, nll) for z, (nll, _, _) in zip((q, p), scores, strict=True))
+            log_q = self._log_sums(q, answers, scores[0][0])
+            log_p = self._log_sums(p, answers, scores[1][0])
             kl = divergence(p[:, : self.vocab_size], q[:, : self.vocab_size], log_p, log_q)
             parts.append((*scores[0], kl, *scores[1]))
         return [torch.cat(values) for values in zip(*parts, strict=True)]

@@ -79,7 +79,9 @@ class _WideOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         shared = _shared(func)
         wide = [self._widen(arg, tensors=place not in shared) for place, arg in enumerate(args)]
-        options = {name: self._widen(arg, tensors=name not in shared) for name, arg in (kwargs or {}).items()}
+        options = {}
+        for name, arg in (kwargs or {}).items():
+            options[name] = self._widen(arg, tensors=name not in shared)
         if func.name() == "aten::_grouped_mm":
             return _grouped_product(*wide, **options)
         return func(*wide, **options)
@@ -116,14 +118,18 @@ class _WideNumbers(TorchFunctionMode):
 def _wide(dtype: torch.dtype, to: torch.dtype) -> torch.dtype:
     """The dtype that replaces a dtype: `to`, or its complex counterpart, where that is wider."""
     wanted = to.to_complex() if dtype.is_complex else to
-    return wanted if (dtype.is_complex or dtype.is_floating_point) and dtype.itemsize < wanted.itemsize else dtype
+    is_number = dtype.is_complex or dtype.is_floating_point
+    return wanted if is_number and dtype.itemsize < wanted.itemsize else dtype
 
 
 @functools.cache
 def _shared(func: Any) -> frozenset[int | str]:
     """Positions and names of the arguments that an operator writes to or returns a view of."""
-    pairs = [(place, argument.name) for place, argument in enumerate(func._schema.arguments) if argument.alias_info is not None]
-    return frozenset(key for pair in pairs for key in pair)
+    keys: set[int | str] = set()
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None:
+            keys |= {place, argument.name}
+    return frozenset(keys)
 
 
 def _grouped_product(

@@ -28,7 +28,8 @@ AS_NAMED, AS_RECORDED = "as bos= says", "as its file says"
 def check_ids(name: str, vocab_size: int, largest: int | None, prefix: Sequence[int] = ()) -> None:
     """Raises UserError for ids of a text, or before it, that a model has no embeddings of."""
     if max(prefix, default=0) >= vocab_size:
-        problem = f"its vocabulary has {vocab_size:,} entries, and it reads id {max(prefix):,} before every text"
+        first = f"it reads id {max(prefix):,} before every text"
+        problem = f"its vocabulary has {vocab_size:,} entries, and {first}"
         raise UserError(
             problem,
             where=name,
@@ -41,7 +42,8 @@ def check_id(name: str, number: int, vocab_size: int) -> None:
     """Raises UserError for an id of a text that a model has no embedding of."""
     if number >= vocab_size:
         problem = f"its vocabulary has {vocab_size:,} entries, and the text has id {number:,}"
-        remedy = "name its own tokenizer with --model-tokenizer (`bytes` for 256 entries), or slice with it (--tokenizer)"
+        own = "name its own tokenizer with --model-tokenizer (`bytes` for 256 entries)"
+        remedy = f"{own}, or slice with it (--tokenizer)"
         raise UserError(problem, where=name, remedy=remedy)
 
 

@@ -99,7 +99,8 @@ def _config(
 
 
 def _rwkv_layers(mixer: str, num_layers: int) -> tuple[LayerConfig, ...]:
-    return tuple(LayerConfig(mixer, {"layer": i, "num_layers": num_layers}) for i in range(num_layers))
+    options = [{"layer": i, "num_layers": num_layers} for i in range(num_layers)]
+    return tuple(LayerConfig(mixer, option) for option in options)
 
 
 # Zoology: one function per architecture, one line per size.
@@ -306,7 +307,8 @@ def _based_attention(
     fraction: float,
     note: str = "",
 ) -> Preset:
-    layers = (LayerConfig("attention", {"num_heads": num_heads, "rope_fraction": fraction}),) * num_layers
+    layer = LayerConfig("attention", {"num_heads": num_heads, "rope_fraction": fraction})
+    layers = (layer,) * num_layers
     return Preset(
         "based:8",
         printed,

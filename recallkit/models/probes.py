@@ -77,26 +77,29 @@ def find_head(model: Any, run: Callable[..., Any], ids: Tensor) -> Head | None:
     states = getattr(run(model.base_model, ids), "last_hidden_state", None)
     if not isinstance(linear, torch.nn.Linear) or not isinstance(states, torch.Tensor):
         return None
-    seen: list[tuple[Tensor, Tensor]] = []
+    records: list[tuple[Tensor, Tensor]] = []
 
     def see(_: Any, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        seen.append((inputs[0], _marks(output)))
-        return seen[-1][1]
+        records.append((inputs[0], _marks(output)))
+        return records[-1][1]
 
     hook = linear.register_forward_hook(see)
     try:
         logits = getattr(run(model, ids), "logits", None)
     finally:
         hook.remove()
-    if len(seen) != 1 or not isinstance(logits, torch.Tensor) or logits.shape != seen[0][1].shape or seen[0][0].shape != states.shape:
+    if len(records) != 1 or not isinstance(logits, torch.Tensor):
         return None
-    expected, taken = states.double(), seen[0][0].to(states.device).double()
+    [(hidden, marks)] = records
+    if logits.shape != marks.shape or hidden.shape != states.shape:
+        return None
+    expected, taken = states.double(), hidden.to(states.device).double()
     before = float((expected * taken).sum() / (expected * expected).sum())
     before = 1.0 if abs(before - 1) <= 1e-6 else before
     if not is_close(before * expected, taken, 1e-5) or (before != 1 and linear.bias is not None):
         return None
     # The smallest of the known values show the factor, the largest the cap.
-    x, y = seen[0][1].to(logits.device).double().flatten(), logits.double().flatten()
+    x, y = marks.to(logits.device).double().flatten(), logits.double().flatten()
     smallest, cap = x.abs().argmin(), float(y.abs().max())
     factor = float(y[smallest] / x[smallest])
     if _agree(factor * x, y):
@@ -190,7 +193,8 @@ def can_join(
     try:
         state = join([read(ids[number : number + 1, :length], None)[1] for number, length in rows])
         for order in _TAKEN:
-            numbers, places = (list(values) for values in zip(*(rows[place] for place in order), strict=True))
+            numbers = [rows[place][0] for place in order]
+            places = [rows[place][1] for place in order]
             outputs, state = read(
                 ids[numbers, places][:, None],
                 take(state, order) if order != [0, 1] else state,

@@ -115,7 +115,13 @@ def read_published(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]
     an entry of config.json is not understood.
     """
     where, config = folder / CONFIG, artifacts.json_object(folder / CONFIG)
-    loaded = {name.removeprefix("model."): value for name, value in load_weights(folder / WEIGHTS).items() if "metrics" not in name}
+    weights_of_file = load_weights(folder / WEIGHTS).items()
+    loaded = {
+        # Metrics of training are saved beside the weights.
+        name.removeprefix("model."): value
+        for name, value in weights_of_file
+        if "metrics" not in name
+    }
     is_mamba = any(name.startswith("backbone.") for name in loaded)
     weights = Weights(renamed(loaded, _MAMBA_NAMES if is_mamba else _GPT_NAMES), where)
     try:
@@ -182,7 +188,8 @@ class Weights:
     def real(self, config: Mapping[str, Any], name: str, default: float) -> float:
         """A number in a config, not negative."""
         value = config.get(name, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 <= value < math.inf:
             raise UserError(f"{name} is {value!r}, not a number", where=self.where)
         return float(value)
 
@@ -202,7 +209,8 @@ def _gpt(config: Mapping[str, Any], weights: Weights) -> ArchitectureConfig:
     weights.check_entries(config, _EXPECTED)
     vocab_size, d_model = _embedding_size(config, weights, "n_embd")
     _, mlp_width = weights.shape("blocks.0.mlp.down.weight")
-    layers = tuple(_gpt_mixer(config, weights, i, d_model) for i in range(weights.integer(config, "n_layer", MAX_LAYERS)))
+    num_layers = weights.integer(config, "n_layer", MAX_LAYERS)
+    layers = tuple(_gpt_mixer(config, weights, i, d_model) for i in range(num_layers))
     for name in [name for name in weights.tensors if name.endswith(".mlp.up.weight")]:
         # Their rows are [value | gate] (based/models/mlp.py), ours [gate | value].
         weights.tensors[name] = weights.tensors[name].roll(mlp_width, dims=0)
@@ -274,8 +282,10 @@ def _gpt_mixer(config: Mapping[str, Any], weights: Weights, i: int, d_model: int
 
 def _taylor_features(entry: Mapping[str, Any], weights: Weights) -> dict[str, Any]:
     feature_map = entry.get("feature_map") or {}
-    target = feature_map.get("_target_", "TaylorExp") if isinstance(feature_map, dict) else feature_map
-    if not str(target).endswith("TaylorExp") or entry.get("feature_name", "taylor_exp") != "taylor_exp":
+    is_entry = isinstance(feature_map, dict)
+    target = feature_map.get("_target_", "TaylorExp") if is_entry else feature_map
+    name = entry.get("feature_name", "taylor_exp")
+    if not str(target).endswith("TaylorExp") or name != "taylor_exp":
         raise UserError(
             f"a feature map other than TaylorExp ({target}) is not understood",
             where=weights.where,
@@ -401,7 +411,8 @@ def _check_mamba_options(entry: Mapping[str, Any], known: Mapping[str, Any], whe
     cannot confirm."""
     known = {**known, "bias": False, "conv_bias": True}
     for name, value in entry.items():
-        if name not in _UNUSED_OF_MAMBA and (name not in known or value not in (known[name], "auto", None)):
+        is_known = name in known and value in (known[name], "auto", None)
+        if name not in _UNUSED_OF_MAMBA and not is_known:
             raise UserError(
                 f"{name} of ssm_cfg is {value!r}, which contradicts the weights",
                 where=where,
@@ -422,8 +433,7 @@ def _embedding_size(
             where=weights.where,
         )
     if vocab_size < weights.integer(config, "vocab_size"):
-        raise UserError(
-            f"the embedding has {vocab_size} rows, fewer than the vocabulary of {config['vocab_size']}",
-            where=weights.where,
-        )
+        more = f"fewer than the vocabulary of {config['vocab_size']}"
+        problem = f"the embedding has {vocab_size} rows, {more}"
+        raise UserError(problem, where=weights.where)
     return vocab_size, d_model

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UserError
 from recallkit.models.architecture import MAX_LAYERS, ArchitectureConfig, LayerConfig
@@ -37,6 +37,7 @@ this value for both versions."""
 FASTEST_DECAY = 1e-30
 """The least factor by which a state decays at each token, since its logarithm is needed."""
 
+_MIXED = ("key", "value", "receptance", "gate")
 _NAMES = {
     "emb.": "embedding.",
     "blocks.0.ln0.": "embedding_norm.",
@@ -48,7 +49,7 @@ _NAMES = {
     ".att.": ".mixer.",
     ".ffn.": ".mlp.",
     ".time_faaaa": ".time_first",
-    **{f".time_mix_{word[0]}": f".time_mix_{word}" for word in ("key", "value", "receptance", "gate")},
+    **{f".time_mix_{word[0]}": f".time_mix_{word}" for word in _MIXED},
 }
 """Parts of the names in a file, and what they are in the model."""
 
@@ -95,7 +96,8 @@ def read_rwkv_file(path: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
         sizes = _read_header(bytes(content[: HEADER.size]), path)
         tensors = _read_tensors(content, path)
         config = _configure(tensors, *sizes, path)
-        return config, {ours: _in_our_terms(ours, value, config) for ours, value in renamed(tensors, _NAMES).items()}
+        ours = renamed(tensors, _NAMES)
+        return config, {name: _in_our_terms(name, x, config) for name, x in ours.items()}
 
 
 def _read_header(content: bytes, path: Path) -> tuple[int, int, int]:
@@ -103,8 +105,9 @@ def _read_header(content: bytes, path: Path) -> tuple[int, int, int]:
     magic, version, vocab_size, d_model, num_layers, kind = HEADER.unpack(content)
     if magic != MAGIC or version not in VERSIONS:
         remedy = "convert one with its convert_pytorch_to_ggml.py"
+        versions = " or ".join(map(str, VERSIONS))
         raise UserError(
-            f"is not a model of rwkv.cpp in version {' or '.join(map(str, VERSIONS))} of its format",
+            f"is not a model of rwkv.cpp in version {versions} of its format",
             where=path,
             remedy=remedy,
         )
@@ -155,8 +158,10 @@ def _configure(
 ) -> ArchitectureConfig:
     """The architecture that the tensors' names and shapes imply. Raises LookupError or ValueError
     where they imply none."""
-    if "blocks.0.att.time_maa_x" in tensors or ("blocks.0.att.ln_x.weight" in tensors and "blocks.0.att.gate.weight" not in tensors):
-        other = "an RWKV-6" if "blocks.0.att.time_maa_x" in tensors else "an RWKV-5.1"
+    is_5 = "blocks.0.att.ln_x.weight" in tensors
+    is_6 = "blocks.0.att.time_maa_x" in tensors
+    if is_6 or (is_5 and "blocks.0.att.gate.weight" not in tensors):
+        other = "an RWKV-6" if is_6 else "an RWKV-5.1"
         raise UserError(f"contains {other}", where=path, remedy="only RWKV-4 and RWKV-5.2 are read")
     if "blocks.0.ffn.key.weight" not in tensors:
         raise ValueError("blocks.0.ffn.key.weight is missing")
@@ -166,7 +171,7 @@ def _configure(
             "rwkv5",
             {"head_size": tensors["blocks.0.att.time_decay"].shape[1], "eps": NORM_EPS},
         )
-    options = {
+    options: Any = {
         "mlp": "rwkv",
         "norm": "layer",
         "norm_eps": NORM_EPS,
@@ -177,7 +182,7 @@ def _configure(
         tensors["blocks.0.ffn.key.weight"].shape[0],
         (layer,) * min(num_layers, MAX_LAYERS + 1),
     )
-    return ArchitectureConfig(vocab_size, d_model, layers, mlp_width=mlp_width, **options)  # type: ignore[arg-type]
+    return ArchitectureConfig(vocab_size, d_model, layers, mlp_width=mlp_width, **options)
 
 
 def _in_our_terms(name: str, value: Tensor, config: ArchitectureConfig) -> Tensor:

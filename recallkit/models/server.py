@@ -118,11 +118,12 @@ class ServerModel:
         sequences = [ids[start:stop].tolist() for start, stop in itertools.pairwise(offsets)]
         wanted = [sequence for sequence in sequences if len(sequence) > 1]
         scores = self._score(wanted) if wanted else []
-        nll, argmax, rank = (np.array(values) for values in zip(*itertools.chain(*scores), strict=True)) if scores else ([], [], [])
+        rows = list(itertools.chain(*scores))
+        nll, argmax, rank = zip(*rows, strict=True) if rows else ((), (), ())
         return TokenScores(
-            np.asarray(nll, np.float32),
-            np.asarray(argmax, np.int32),
-            np.asarray(rank, np.int32),
+            np.array(nll, np.float32),
+            np.array(argmax, np.int32),
+            np.array(rank, np.int32),
         )
 
     def _score(self, sequences: Sequence[list[int]]) -> list[list[tuple[float, int, int]]]:
@@ -150,7 +151,8 @@ class ServerModel:
             listed = self._server.ask("models", None, _BYTES).get("data")
         except UserError:
             return None
-        entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+        models = listed if isinstance(listed, list) else []
+        entries = [entry for entry in models if isinstance(entry, dict)]
         length = next(
             (entry.get("max_model_len") for entry in entries if entry.get("id") == self._model),
             None,
@@ -170,43 +172,46 @@ def _read(
     of these ids.
     """
     choices = answer.get("choices")
-    if not isinstance(choices, list) or len(choices) != len(sequences) or not all(isinstance(choice, dict) for choice in choices):
-        raise ValueError(
-            f"it answers {len(choices) if isinstance(choices, list) else 0} of {len(sequences)} prompts",
-        )
-    places = [choice.get("index", place) for place, choice in enumerate(choices)]
-    if any(type(place) is not int for place in places) or sorted(places) != list(
-        range(len(sequences)),
-    ):
+    answers = choices if isinstance(choices, list) else []
+    if len(answers) != len(sequences) or not all(isinstance(choice, dict) for choice in answers):
+        raise ValueError(f"it answers {len(answers)} of {len(sequences)} prompts")
+    places = [choice.get("index", place) for place, choice in enumerate(answers)]
+    numbers = list(range(len(sequences)))
+    if any(type(place) is not int for place in places) or sorted(places) != numbers:
         raise ValueError("its answers do not have the numbers of the prompts (index)")
-    return [_read_choice(choices[places.index(place)].get("logprobs"), ids, more) for place, ids in enumerate(sequences)]
+    in_order = [answers[places.index(place)] for place in numbers]
+    pairs = zip(in_order, sequences, strict=True)
+    return [_read_choice(choice.get("logprobs"), ids, more) for choice, ids in pairs]
 
 
 def _read_choice(answer: Any, ids: list[int], more: int) -> list[tuple[float, int, int]]:
-    lists: list[Any] = [answer.get(name) if isinstance(answer, dict) else None for name in ("token_logprobs", "top_logprobs", "tokens")]
+    entries = answer if isinstance(answer, dict) else {}
+    names = ("token_logprobs", "top_logprobs", "tokens")
+    lists: list[Any] = [entries.get(name) for name in names]
     if not all(isinstance(values, list) for values in lists):
         raise ValueError("it gives no log probabilities of the prompt (echo and logprobs)")
     own, top, tokens = lists
     size = len(ids)
     if {len(own), len(top), len(tokens)} != {size + more}:
-        raise ValueError(
-            f"it gives the log probabilities of {len(own):,} tokens, but {size + more:,} were requested",
-        )
+        lengths = f"it gives the log probabilities of {len(own):,} tokens"
+        raise ValueError(f"{lengths}, but {size + more:,} were requested")
     if own[0] is not None:
-        raise ValueError(
-            "it gives a probability for the first token of a prompt, so it may have put another before it",
-        )
+        reason = "so it may have put another before it"
+        raise ValueError(f"it gives a probability for the first token of a prompt, {reason}")
     alternatives = [{} if entry is None else entry for entry in top[1:size]]
     if not all(isinstance(entry, dict) for entry in alternatives):
         raise ValueError("its most likely tokens (top_logprobs) are not objects")
     for value in itertools.chain(own[1:size], *(entry.values() for entry in alternatives)):
         if type(value) not in (int, float) or not _LEAST <= value <= _ROUNDING:
-            raise ValueError(
-                f"{value if isinstance(value, int | float) else type(value).__name__} is not a log probability",
-            )
+            shown = value if isinstance(value, int | float) else type(value).__name__
+            raise ValueError(f"{shown} is not a log probability")
     if not _are_written(ids, tokens[:size]):
         raise ValueError("its tokens are not those of the prompt")
-    return [(-min(own[i], 0.0), *_first_and_rank(ids[i], own[i], tokens[i], alternatives[i - 1])) for i in range(1, size)]
+    rows = []
+    for i in range(1, size):
+        argmax, rank = _first_and_rank(ids[i], own[i], tokens[i], alternatives[i - 1])
+        rows.append((-min(own[i], 0.0), argmax, rank))
+    return rows
 
 
 def _are_written(ids: list[int], tokens: list[Any]) -> bool:
@@ -221,7 +226,8 @@ def _are_written(ids: list[int], tokens: list[Any]) -> bool:
     if not all(_id(token) in (-1, number) for number, token in zip(ids, tokens, strict=True)):
         return False
     texts: dict[int, str] = {}
-    others = sum(texts.setdefault(number, token) != token for number, token in zip(ids[1:], tokens[1:], strict=True))
+    pairs = zip(ids[1:], tokens[1:], strict=True)
+    others = sum(texts.setdefault(number, token) != token for number, token in pairs)
     return bool(2 * others <= len(ids) - 1 - len(texts))
 
 
@@ -240,7 +246,8 @@ def _first_and_rank(token: int, own: float, text: str, top: Mapping[str, float])
     # that all that are above it are listed.
     is_known = larger < len(others)
     best = max([own, *others.values()])
-    first = [_id(name) for name, value in others.items() if value == best] + ([token] if own == best else [])
+    first = [_id(name) for name, value in others.items() if value == best]
+    first += [token] if own == best else []
     argmax = min((number for number in first if number >= 0), default=-1)
     return argmax, larger if is_known else -1
 

@@ -45,10 +45,8 @@ class Layout:
 
     def take(self, state: Any, rows: Sequence[int]) -> Any:
         """A new state of some rows, in this order; a row may be taken more than once."""
-        return _with(
-            state,
-            (_take(tensor, axis, rows) for tensor, axis in zip(tensors_of(state), self.axes, strict=True)),
-        )
+        pairs = zip(tensors_of(state), self.axes, strict=True)
+        return _with(state, (_take(tensor, axis, rows) for tensor, axis in pairs))
 
 
 def find_layout(one: Any, two: Any, longer: Any) -> Layout:
@@ -58,13 +56,14 @@ def find_layout(one: Any, two: Any, longer: Any) -> Layout:
     """
     axes: list[int | None] = []
     for small, large in zip(tensors_of(one), tensors_of(two), strict=True):
-        grown = [axis for axis, sizes in enumerate(zip(small.shape, large.shape, strict=True)) if sizes[0] != sizes[1]]
-        if len(grown) > 1 or any((small.shape[axis], large.shape[axis]) != (1, 2) for axis in grown):
-            raise ValueError(
-                f"rows cannot be distinguished in tensors of {tuple(small.shape)} and {tuple(large.shape)}",
-            )
+        sizes = list(zip(small.shape, large.shape, strict=True))
+        grown = [axis for axis, (before, after) in enumerate(sizes) if before != after]
+        if len(grown) > 1 or any(sizes[axis] != (1, 2) for axis in grown):
+            shapes = f"{tuple(small.shape)} and {tuple(large.shape)}"
+            raise ValueError(f"rows cannot be distinguished in tensors of {shapes}")
         axes.append(grown[0] if grown else None)
-    grows = any(a.shape != b.shape for a, b in zip(tensors_of(one), tensors_of(longer), strict=True))
+    pairs = zip(tensors_of(one), tensors_of(longer), strict=True)
+    grows = any(a.shape != b.shape for a, b in pairs)
     return Layout(axes, grows)
 
 
@@ -118,7 +117,8 @@ def _mapped(state: Any, change: Callable[[Tensor], Tensor], copies: dict[int, An
 
 
 def _join(parts: Sequence[Tensor], axis: int) -> Tensor:
-    sizes = [max(sizes) for sizes in zip(*(part.shape for part in parts), strict=True)]
+    shapes = [part.shape for part in parts]
+    sizes = [max(sizes) for sizes in zip(*shapes, strict=True)]
     return torch.cat(
         [_padded(part, [*sizes[:axis], part.shape[axis], *sizes[axis + 1 :]]) for part in parts],
         axis,
@@ -128,8 +128,13 @@ def _join(parts: Sequence[Tensor], axis: int) -> Tensor:
 def _padded(part: Tensor, sizes: Sequence[int]) -> Tensor:
     """A tensor of these sizes with zeros at the left."""
     before = [(size - had, 0) for size, had in zip(sizes, part.shape, strict=True)]
-    return part if tuple(sizes) == part.shape else torch.nn.functional.pad(part, list(itertools.chain(*reversed(before))))
+    if tuple(sizes) == part.shape:
+        return part
+    # torch pads the last axis first.
+    return torch.nn.functional.pad(part, list(itertools.chain(*reversed(before))))
 
 
 def _take(tensor: Tensor, axis: int | None, rows: Sequence[int]) -> Tensor:
-    return tensor.clone() if axis is None else tensor.index_select(axis, torch.tensor(rows, device=tensor.device))
+    if axis is None:
+        return tensor.clone()
+    return tensor.index_select(axis, torch.tensor(rows, device=tensor.device))

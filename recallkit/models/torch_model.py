@@ -143,7 +143,8 @@ class TorchModel:
             raise UserError(problem, where=self.name, remedy="read it in windows with --stride")
         longest = int(np.diff(offsets).max() - 1)
         if self.max_length is not None and longest > self.max_length:
-            problem = f"its context is {self.max_length:,} ids, also with a carried state; a sequence has {longest:,}"
+            context = f"its context is {self.max_length:,} ids, also with a carried state"
+            problem = f"{context}; a sequence has {longest:,}"
             raise UserError(problem, where=self.name, remedy="read it in windows with --stride")
 
     @property
@@ -184,14 +185,18 @@ class TorchModel:
 
             def alone(row: int) -> Continuation:
                 prompt, answer = [prompts[row]], answers[row]
-                ids = run(self, prompt, [nothing], most, lambda _, ids: is_done(row, ids))[0].ids if most else []
-                return Continuation(
-                    ids,
-                    run(self, prompt, [answer], 0, is_done)[0].answer_nll if len(answer) else np.empty(0, np.float32),
-                )
+                ids: list[int] = []
+                nll = np.empty(0, np.float32)
+                if most:
+                    options = (most, lambda _, ids: is_done(row, ids))
+                    ids = run(self, prompt, [nothing], *options)[0].ids
+                if len(answer):
+                    nll = run(self, prompt, [answer], 0, is_done)[0].answer_nll
+                return Continuation(ids, nll)
 
             return [alone(row) for row in range(len(prompts))]
-        lengths = [len(prompt) + max(most, len(answer)) for prompt, answer in zip(prompts, answers, strict=True)]
+        pairs = zip(prompts, answers, strict=True)
+        lengths = [len(prompt) + max(most, len(answer)) for prompt, answer in pairs]
         joins = most and self.sharing != "none" and min(map(len, prompts), default=0) > 1
         run = by_stepping if joins and self.joins_after(max(lengths)) else by_scoring
         return self._with_room(lambda: run(self, prompts, answers, most, is_done))
@@ -235,7 +240,9 @@ class TorchModel:
         from recallkit.models import cuda_graphs
 
         has_modules = getattr(self, "model", None) is not None
-        return cuda_graphs.CudaGraphs(self) if self.records_launches and has_modules and cuda_graphs.can_record(self.device) else None
+        if not (self.records_launches and has_modules and cuda_graphs.can_record(self.device)):
+            return None
+        return cuda_graphs.CudaGraphs(self)
 
     @property
     def has_fixed_state(self) -> bool:
@@ -298,7 +305,8 @@ class TorchModel:
                 remedy=f"leave out {compression.shown}",
             )
         self.compression = compression
-        if compression.make_cache is not None:  # rows may influence each other in a user's own cache
+        # Rows may influence each other in a user's own cache.
+        if compression.make_cache is not None:
             self.sharing = "none"
         with torch.no_grad():
             compression.begin()
@@ -326,10 +334,9 @@ class TorchModel:
         ids = np.random.default_rng(0).integers(self.vocab_size, size=2 * length).astype(np.uint32)
         try:
             self.noise_of_reading(ids, np.array([0, length, 2 * length]))
-        except (
-            UserError,
-            ValueError,
-        ):  # some models (RWKV-4 of transformers) mix up the rows of a batch where a single id follows
+        except (UserError, ValueError):
+            # Some models (RWKV-4 of transformers) mix up the rows of a batch where a single id
+            # follows.
             self.sharing = "none"
             self.noise_of_reading(ids, np.array([0, length, 2 * length]))
 
@@ -416,8 +423,9 @@ class TorchModel:
         tensors = tensors_of(self._state_after(ids))
         if len(tensors) != len(axes):
             return None
-        counted = [tensor for tensor, axis in zip(tensors, axes, strict=True) if axis is not None and tensor.dim() > 1]
-        return sum(part.numel() * part.element_size() for part in counted) - (0 if self.compression is None else self.compression.saved)
+        saved = 0 if self.compression is None else self.compression.saved
+        rows = [tensor for tensor, axis in zip(tensors, axes, strict=True) if axis is not None]
+        return sum(tensor.nbytes for tensor in rows if tensor.dim() > 1) - saved
 
     def cache_bytes(self, num_ids: int) -> list[int] | None:
         """Bytes of each layer's cache after one sequence of so many ids: of the part of its state
@@ -481,7 +489,9 @@ class TorchModel:
         if self.compression is None:
             return self.pieces(num_inputs, chunk)
         once = self.compression.once
-        sizes = [once, num_inputs - once] if once and once < num_inputs else TorchModel.pieces(self, num_inputs, self.compression.chunk)
+        sizes = TorchModel.pieces(self, num_inputs, self.compression.chunk)
+        if once and once < num_inputs:
+            sizes = [once, num_inputs - once]
         # Some models treat a single first id as a step from whatever they read last.
         if sizes[0] == 1 < num_inputs:
             sizes = [2, *sizes[2:]]
@@ -511,7 +521,8 @@ class TorchModel:
                     scores = self.reduce(rows, self.to_device(targets[:, read][mask]))
                     for into, values in zip(values_by_name.values(), scores, strict=True):
                         into[places[:, read][mask]] = values.cpu().numpy()
-        return TokenScores(**{name: values_by_name.pop(name) for name in TorchModel.columns}, beside=values_by_name)
+        own = {name: values_by_name.pop(name) for name in TorchModel.columns}
+        return TokenScores(**own, beside=values_by_name)
 
     @property
     def prefixes(self) -> list[tuple[int, ...]]:
@@ -571,7 +582,9 @@ class TorchModel:
         import torch
 
         tensor = torch.from_numpy(np.ascontiguousarray(array))
-        return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
+        if self.device.type != "cuda":
+            return tensor
+        return tensor.pin_memory().to(self.device, non_blocking=True)
 
 
 def wide(values: Tensor) -> Tensor:
@@ -590,12 +603,9 @@ def padded(sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.
     lengths = np.array([len(sequence) - 1 for sequence in sequences])
     places = np.arange(lengths.max())
     at = np.minimum(places, lengths[:, None] - 1)
-    inputs, targets = (
-        np.stack(
-            [np.asarray(ids, np.int64)[row + by] for ids, row in zip(sequences, at, strict=True)],
-        )
-        for by in (0, 1)
-    )
+    rows = list(zip(sequences, at, strict=True))
+    inputs = np.stack([np.asarray(ids, np.int64)[row] for ids, row in rows])
+    targets = np.stack([np.asarray(ids, np.int64)[row + 1] for ids, row in rows])
     return inputs, targets, places < lengths[:, None]
 
 

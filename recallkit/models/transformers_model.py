@@ -108,7 +108,7 @@ class TransformersModel(TorchModel):
         self._agreed: dict[tuple[Any, ...], bool] = {}
         self._joined: dict[int, bool] = {}
         self._way: probes.Carrying | None = None
-        self._kernels: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+        self._kernels: Callable[[], Any] = contextlib.nullcontext
         ids = self._probed_ids()
         with self._probing():
             self.head = probes.find_head(model, self._run, ids[:1])
@@ -168,7 +168,8 @@ class TransformersModel(TorchModel):
         ways = probes.WAYS[probes.WAYS.index(fastest) :] if fastest else []
         way = self._way = self._way_over(len(self.prefix) + num_inputs, size, ways)
         if way is None:
-            problem = f"its state cannot be carried over {num_inputs:,} ids in chunks of {size:,}: scores are not those of one pass"
+            chunks = f"{num_inputs:,} ids in chunks of {size:,}"
+            problem = f"its state cannot be carried over {chunks}: scores are not those of one pass"
             raise UserError(problem, where=self.name, remedy="read it in windows with --stride")
         return _pieces(way, num_inputs, size)
 
@@ -182,7 +183,10 @@ class TransformersModel(TorchModel):
                 return token_nll(hidden, weight, targets, bias=bias)
             step = max(1, _LOGITS // self.vocab_size)
             rows = zip(torch.split(hidden, step), torch.split(targets, step), strict=True)
-            parts = [logits_nll(_head_logits(part, weight, bias, self.head.cap), answers) for part, answers in rows]
+            parts = []
+            for part, answers in rows:
+                logits = _head_logits(part, weight, bias, self.head.cap)
+                parts.append(logits_nll(logits, answers))
             return TokenNll(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
     # ----------------------------------------------------------------------------------- running it
@@ -208,13 +212,17 @@ class TransformersModel(TorchModel):
     def _take_kernels(self) -> None:
         """Runs recurrent layers on our kernels from here on, if NLLs of random ids are those of
         transformers' own functions."""
-        chunks = [size for size in map(int, _WINDOWS.findall(self.config.to_json_string(use_diff=False))) if size <= _LEAST_PROBED]
+        chunks = [size for size in self._windows() if size <= _LEAST_PROBED]
         if self._agree(self._changed_by_kernels, _LEAST_PROBED + max(chunks, default=0)):
             self._kernels = own_kernels
         else:
-            console.note(
-                f"{self.name}: our kernels do not reproduce its NLLs, so transformers' own functions are used",
-            )
+            problem = "our kernels do not reproduce its NLLs"
+            console.note(f"{self.name}: {problem}, so transformers' own functions are used")
+
+    def _windows(self) -> list[int]:
+        """The sizes of windows, blocks and selections in its configuration."""
+        settings = _WINDOWS.findall(self.config.to_json_string(use_diff=False))
+        return list(map(int, settings))
 
     def _changed_by_kernels(self, num_ids: int) -> Tensor:
         """How NLLs by our kernels differ from those by the functions of transformers, past two
@@ -232,7 +240,9 @@ class TransformersModel(TorchModel):
         except (UserError, MemoryError):
             raise
         except Exception as error:
-            remedy = "try --dtype float32" if self.is_half else "check that its files fit the installed transformers"
+            remedy = "check that its files fit the installed transformers"
+            if self.is_half:
+                remedy = "try --dtype float32"
             if self.compression is not None and self.compression.make_cache is not None:
                 remedy = f"check {self.compression.shown}"
             elif hasattr(self.model, "hf_device_map"):
@@ -302,8 +312,7 @@ class TransformersModel(TorchModel):
         """
         if num_ids <= probes.PROBED_IDS:
             return probes.PROBED_IDS
-        settings = _WINDOWS.findall(self.config.to_json_string(use_diff=False))
-        windows = [size for size in map(int, settings) if size < num_ids]
+        windows = [size for size in self._windows() if size < num_ids]
         most = max(_MOST_PROBED, 4 * max(windows, default=0), 2 * chunk + probes.PROBED_IDS)
         return min(max(_LEAST_PROBED, 1 << (num_ids - 1).bit_length()), most)
 
@@ -350,7 +359,8 @@ class TransformersModel(TorchModel):
         """See `TorchModel.sharing_over`: tried at such lengths before sequences of different ones
         share a batch."""
         longest = len(self.prefix) + int(lengths.max(initial=0)) - 1
-        if self.sharing != "any" or longest <= probes.PROBED_IDS or len(set(lengths[lengths > 1])) == 1:
+        is_short = longest <= probes.PROBED_IDS
+        if self.sharing != "any" or is_short or len(set(lengths[lengths > 1])) == 1:
             return self.sharing
         return "any" if self._agree(self._padding, self._enough_ids(longest)) else "equal"
 
@@ -393,8 +403,11 @@ class TransformersModel(TorchModel):
     def join(self, states: Sequence[_Carried]) -> _Carried:
         """See `TorchModel.join`."""
         behind = [states[0].num_read - state.num_read for state in states]
-        moved = (replace(state, missing=state.missing + by, is_ragged=any(behind)) for state, by in zip(states, behind, strict=True))
-        joined: _Carried = super().join(list(moved))
+        moved = []
+        for state, by in zip(states, behind, strict=True):
+            missing = state.missing + by
+            moved.append(replace(state, missing=missing, is_ragged=any(behind)))
+        joined: _Carried = super().join(moved)
         return joined
 
     def _logits(self, ids: Tensor) -> Tensor:
@@ -418,7 +431,8 @@ class TransformersModel(TorchModel):
     @functools.cached_property
     def _way_of_carrying(self) -> probes.Carrying | None:
         """How the state of a few ids is carried; None where it is not."""
-        if self._state_name is None or _depends_on_length(self.config) or self._probed_ids().shape[1] < probes.PROBED_IDS:
+        is_short = self._probed_ids().shape[1] < probes.PROBED_IDS
+        if self._state_name is None or _depends_on_length(self.config) or is_short:
             return None
         takes_positions = "position_ids" in _parameters(self._reader)
         ways = [way for way in probes.WAYS if takes_positions or not way.positions]
@@ -480,7 +494,8 @@ class TransformersModel(TorchModel):
         places = torch.arange(num_read, device=inputs.device)[None]
         more: dict[str, Any] = {"use_cache": True}
         if way is not None and way.positions and "position_ids" in _parameters(self._reader):
-            more["position_ids"] = places[:, state.num_read :] - (state.missing[:, None] if state.is_ragged else 0)
+            missing = state.missing[:, None] if state.is_ragged else 0
+            more["position_ids"] = places[:, state.num_read :] - missing
         if state.is_ragged and self._layout.grows and "attention_mask" in _parameters(self._reader):
             more["attention_mask"] = (places >= state.missing[:, None]).long()
         if state.cache is not None:
@@ -512,7 +527,10 @@ class TransformersModel(TorchModel):
             from recallkit.models.kept_cache import kept_cache
 
             cache = kept_cache(self.config)
-        return None if cache is None else _Carried(cache, 0, torch.zeros(num_rows, dtype=torch.int64, device=self.device))
+        if cache is None:
+            return None
+        missing = torch.zeros(num_rows, dtype=torch.int64, device=self.device)
+        return _Carried(cache, 0, missing)
 
     def by_layer(self, state: Any) -> Sequence[Any] | None:
         """See `TorchModel.by_layer`: those of a cache, unless layers share theirs or have some of
@@ -531,12 +549,13 @@ class TransformersModel(TorchModel):
     def reading(self) -> Iterator[None]:
         """See `TorchModel.reading`. Raises UserError where a user's function makes neither a cache
         nor a context manager."""
-        if self.compression is None or self.compression.make_cache is None or self.compression.exact:
+        compression = self.compression
+        if compression is None or compression.make_cache is None or compression.exact:
             yield
             return
         from transformers import Cache
 
-        product, where = self.compression.make_cache(), self.compression.shown
+        product, where = compression.make_cache(), compression.shown
         if isinstance(product, Cache):
             self._user_cache = product
             yield
@@ -567,8 +586,12 @@ class TransformersModel(TorchModel):
                 use_cache=True,
                 **{str(self._state_name): self._first_cache()},
             )
-            tensors = ((module, name, value) for module in self.model.modules() for name, value in vars(module).items())
-            return {(module, name): value.shape for module, name, value in tensors if isinstance(value, torch.Tensor)}
+            sizes = {}
+            for module in self.model.modules():
+                for name, value in vars(module).items():
+                    if isinstance(value, torch.Tensor):
+                        sizes[module, name] = value.shape
+            return sizes
 
         one, two = shapes(1), shapes(2)
         return [place for place in one if place in two and one[place] != two[place]]
@@ -621,7 +644,9 @@ def text_model(model: Any, name: str) -> Any:
     """The model of text: a model itself, or the one that it wraps. Raises UserError where neither
     has embeddings and a head."""
     for part in (model, getattr(model, "language_model", None)):
-        if part is not None and part.get_input_embeddings() is not None and part.get_output_embeddings() is not None:
+        if part is None or part.get_input_embeddings() is None:
+            continue
+        if part.get_output_embeddings() is not None:
             return part
     raise UserError(
         "not a language model with input and output embeddings",

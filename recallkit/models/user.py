@@ -180,10 +180,11 @@ class UserCode:
         finally:
             with contextlib.suppress(ValueError):  # the user's code may have removed it
                 sys.path.remove(folder)
-            changed = {name: module for name, module in sys.modules.copy().items() if before.get(name) is not module}
-            self.beside.update(
-                {name: module for name, module in changed.items() if name in self.beside or self._is_beside(name)},
-            )
+            modules = sys.modules.copy().items()
+            changed = {name: module for name, module in modules if before.get(name) is not module}
+            for name, module in changed.items():
+                if name in self.beside or self._is_beside(name):
+                    self.beside[name] = module
             for name in self.beside:
                 sys.modules.pop(name, None)
             sys.modules.update({name: before[name] for name in self.beside if name in before})
@@ -193,11 +194,13 @@ class UserCode:
         .venv below it."""
         root = sys.modules.get(name.partition(".")[0])
         places = [getattr(root, "__file__", None), *getattr(root, "__path__", ())]
-        return root is not self.module and any(Path(place).parent == self.path.parent for place in places if place)
+        folders = [Path(place).parent for place in places if place]
+        return root is not self.module and self.path.parent in folders
 
     def files_beside(self) -> list[str]:
         """Files of the imported modules in its folder."""
-        return sorted(file for module in self.beside.values() if (file := getattr(module, "__file__", None)))
+        files = [getattr(module, "__file__", None) for module in self.beside.values()]
+        return sorted(filter(None, files))
 
     def _line(self, error: BaseException) -> str:
         """The last line of the user's own files that an error passed through; "" where it passed
@@ -205,11 +208,11 @@ class UserCode:
         if isinstance(error, SyntaxError) and error.filename:
             return f" ({Path(error.filename).name} line {error.lineno})"
         files = {str(self.path), *self.files_beside()}
-        lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-        return next(
-            (f" ({Path(file).name} line {line})" for file, line in reversed(lines) if file in files),
-            "",
-        )
+        for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+            file = frame.f_code.co_filename
+            if file in files:
+                return f" ({Path(file).name} line {line})"
+        return ""
 
 
 _MODULE = "recallkit_user_"
@@ -225,7 +228,9 @@ def _open(spec: str) -> tuple[UserCode, str]:
     is none."""
     plugin = None if Path(spec).exists() else plugins.find_function(spec)
     spec = spec if plugin is None else plugin.function()
-    file, _, name = spec.rpartition(":") if ".py:" in spec and not Path(spec).exists() else (spec, "", "")
+    file, name = spec, ""
+    if ".py:" in spec and not Path(spec).exists():
+        file, _, name = spec.rpartition(":")
     path = Path(file).absolute()
     if not check_file(path).is_file():
         raise UserError("no such file", where=file, remedy="give path/to/file.py:function")
@@ -247,7 +252,8 @@ def _run_file(spec: str, path: Path, source: bytes, name: str) -> UserCode:
     sys.modules[name] = module
     try:
         with code.running(spec):
-            exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - the user named it
+            program = compile(source, str(path), "exec", dont_inherit=True)
+            exec(program, module.__dict__)  # noqa: S102 - the user named it
     except BaseException:
         del sys.modules[name]
         raise
@@ -258,9 +264,14 @@ def _run_file(spec: str, path: Path, source: bytes, name: str) -> UserCode:
 def _function(code: UserCode, name: str, spec: str) -> Callable[..., Any]:
     if not hasattr(code.module, name):
         own = vars(code.module)
-        known = [key for key, value in own.items() if inspect.isfunction(value) and value.__module__ == own["__name__"]]
+        functions = {key: value for key, value in own.items() if inspect.isfunction(value)}
+        module = own["__name__"]
+        known = [key for key, value in functions.items() if value.__module__ == module]
         near = difflib.get_close_matches(name, known, n=1)
-        remedy = f"did you mean {near[0]}?" if near else f"write {code.path.name}:FUNCTION; it has {', '.join(known) or 'none'}"
+        names = ", ".join(known) or "none"
+        remedy = f"write {code.path.name}:FUNCTION; it has {names}"
+        if near:
+            remedy = f"did you mean {near[0]}?"
         raise UserError(
             f"no function {name!r} in it" if name else "its function is not named",
             where=spec,
@@ -278,7 +289,8 @@ def _function(code: UserCode, name: str, spec: str) -> Callable[..., Any]:
 def _files(code: UserCode, spec: str) -> list[Path]:
     """The files that FILES names. Raises UserError where one is missing."""
     names = getattr(code.module, "FILES", ())
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str | Path) for name in names):
+    is_list = isinstance(names, list | tuple)
+    if not is_list or not all(isinstance(name, str | Path) for name in names):
         raise UserError(
             "its FILES is not a list of file names",
             where=spec,

@@ -39,7 +39,7 @@ class UserScoringModel:
         self.code = code
         self.name = name
         self.vocab_size = _whole_number(inner.vocab_size, "vocab_size", name)
-        self.max_length = None if inner.max_length is None else _whole_number(inner.max_length, "max_length", name)
+        self.max_length = _limit(inner.max_length, name)
 
     def batch_tokens(self, seq_len: int) -> int:
         """See `ScoringModel.batch_tokens`."""
@@ -53,7 +53,11 @@ class UserScoringModel:
     def _scored(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
         with self.code.running(self.name):
             scores = self.inner.score(ids, offsets)
-            arrays = {name: np.asarray(getattr(scores, name)).astype(dtype) for name, dtype in TorchModel.columns.items()}
+            arrays = {
+                # `argmax` and `rank` may be lists.
+                name: np.asarray(getattr(scores, name)).astype(dtype)
+                for name, dtype in TorchModel.columns.items()
+            }
         num_predictions = len(ids) - len(offsets) + 1
         for name, array in arrays.items():
             if array.shape != (num_predictions,):
@@ -81,12 +85,14 @@ class UserModule(TorchModel):
             if self.is_module:
                 _move(module, device, dtype)
                 module.eval()
-            vocab_size, max_length = (getattr(module, name, None) for name in ("vocab_size", "max_length"))
+            vocab_size = getattr(module, "vocab_size", None)
+            max_length = getattr(module, "max_length", None)
+        known = 0 if vocab_size is None else _whole_number(vocab_size, "vocab_size", request.spec)
         super().__init__(
             request.spec,
             device,
-            vocab_size=0 if vocab_size is None else _whole_number(vocab_size, "vocab_size", request.spec),
-            max_length=None if max_length is None else _whole_number(max_length, "max_length", request.spec),
+            vocab_size=known,
+            max_length=_limit(max_length, request.spec),
         )
         with torch.no_grad():
             if vocab_size is None:
@@ -217,6 +223,11 @@ def _move(module: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> 
             dtype if x.is_floating_point() else wide if x.is_complex() else x.dtype,
         ),
     )
+
+
+def _limit(max_length: Any, spec: str) -> int | None:
+    """The longest context of a user's model; None where there is no limit."""
+    return None if max_length is None else _whole_number(max_length, "max_length", spec)
 
 
 def _whole_number(value: Any, name: str, spec: str) -> int:

@@ -103,20 +103,24 @@ class Variant:
     def identify(self) -> list[Any]:
         """What decides what it does: its file's code and FILES, versions of packages. Raises
         UserError where one of these is missing."""
-        decisive = [self.typed(), CHUNK] + ([config.check_installed(*_TORCHAO)] if self.weights is not None else [])
+        decisive: list[Any] = [self.typed(), CHUNK]
+        if self.weights is not None:
+            decisive.append(config.check_installed(*_TORCHAO))
         if self.cache is None:
             return decisive
         if is_user_function(self.cache):
             return [*decisive, identify_function(self.cache)]
         from recallkit.models.cache_policies import PACKAGES
 
+        names = [name for name in self.cache.split(":") if name in PACKAGES]
         return [
             *decisive,
-            *(config.check_installed(*PACKAGES[name]) for name in self.cache.split(":") if name in PACKAGES),
+            *(config.check_installed(*PACKAGES[name]) for name in names),
         ]
 
     def _options(self) -> dict[str, Any]:
-        return {name: value for name in VARIANT_OPTIONS if (value := getattr(self, name)) is not None}
+        options = {name: getattr(self, name) for name in VARIANT_OPTIONS}
+        return {name: value for name, value in options.items() if value is not None}
 
     def __str__(self) -> str:
         """What names in results end in: `cache int4, chunk 16`."""
@@ -162,7 +166,8 @@ def apply_variant(model: ScoringModel, variant: Variant) -> None:
         from recallkit.models.cache_policies import parse_cache
         from recallkit.models.compression import Compression
 
-        policy = None if variant.cache is None or make_cache is not None else parse_cache(variant.cache)
+        has_policy = variant.cache is not None and make_cache is None
+        policy = parse_cache(str(variant.cache)) if has_policy else None
         chunk = variant.once or variant.chunk or CHUNK
         try:
             compress_with(
@@ -208,7 +213,8 @@ def quantise_weights(module: nn.Module, kind: str) -> None:
             "no nn.Linear besides the output head, so no weights can be quantised",
             remedy=f"leave out weights={kind}",
         )
-    experts = (name for name, weight in module.named_parameters() if weight.ndim == 3 and min(weight.shape) > 1)
+    stacks = (item for item in module.named_parameters() if item[1].ndim == 3)
+    experts = (name for name, weight in stacks if min(weight.shape) > 1)
     if (stacked := next(experts, None)) is not None:
         raise UserError(
             f"weight {stacked} is of no nn.Linear, and would stay as it is",
@@ -231,8 +237,10 @@ def _inner_linears(module: nn.Module) -> list[nn.Linear]:
     attribute `head` or `lm_head`."""
     from torch import nn
 
-    head = getattr(module, "get_output_embeddings", lambda: None)() or getattr(module, "head", None) or getattr(module, "lm_head", None)
+    head = getattr(module, "get_output_embeddings", lambda: None)()
+    head = head or getattr(module, "head", None) or getattr(module, "lm_head", None)
     left = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)} | {
         id(getattr(head, "weight", None)),
     }
-    return [part for part in module.modules() if isinstance(part, nn.Linear) and id(part.weight) not in left]
+    layers = [part for part in module.modules() if isinstance(part, nn.Linear)]
+    return [layer for layer in layers if id(layer.weight) not in left]

@@ -133,7 +133,8 @@ def architecture(name: str, size: str = SHIPPED_SIZE, context: int = CONTEXT) ->
 
     large = registry.look_up(SIZES, size, "size")
     blocks = registry.look_up(ARCHITECTURES, name, "architecture").layers * large.repeats
-    layers = tuple(_sized(layer, place, len(blocks), large, context) for place, layer in enumerate(blocks))
+    numbered = enumerate(blocks)
+    layers = tuple(_sized(layer, i, len(blocks), large, context) for i, layer in numbered)
     config = ArchitectureConfig(
         large.vocab_size,
         large.width,

@@ -1,4 +1,5 @@
-"""What every operation with a kernel must keep: each of its forms equals the float64 reference, whole, in pieces and step by step."""
+"""What every operation with a kernel must keep: each of its forms equals the float64 reference,
+whole, in pieces and step by step."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def exactly(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def layouts(arguments: Arguments) -> Iterator[Arguments]:
-    """The same numbers, laid out as parts of wider tensors, with the first two axes exchanged, the last two, and one way each."""
+    """The same numbers, laid out as parts of wider tensors, with the first two axes exchanged, the
+    last two, and one way each."""
     ways: list[Callable[[Tensor], Tensor]] = [
         lambda x: torch.cat([x, x], dim=-1)[..., x.shape[-1] :],
         lambda x: x.transpose(0, 1).contiguous().transpose(0, 1) if x.ndim > 1 else x.repeat_interleave(2)[::2],
@@ -36,9 +38,10 @@ def layouts(arguments: Arguments) -> Iterator[Arguments]:
 class Battery:
     """Tests of one operation, which a subclass in its own file describes.
 
-    `run` returns what the operation does as a tuple, the outputs first. `time`, `rows`: the axes of tokens and of texts, by the names
-    of the arguments that have them. `options`: names of arguments that may be missing. `sizes`: what `given` takes beside a type, for
-    PyTorch and for the interpreted kernel. `times`: how often TOLERANCES' error is allowed.
+    `run` returns what the operation does as a tuple, the outputs first. `time`, `rows`: the axes of
+    tokens and of texts, by the names of the arguments that have them. `options`: names of arguments
+    that may be missing. `sizes`: what `given` takes beside a type, for PyTorch and for the
+    interpreted kernel. `times`: how often TOLERANCES' error is allowed.
     """
 
     time: ClassVar[dict[str, int]]
@@ -56,7 +59,7 @@ class Battery:
     misfits: ClassVar[Sequence[tuple[dict[str, Any], str]]]
     mixers: ClassVar[Mapping[str, Callable[[], nn.Module]]] = {}
 
-    def given(self, *sizes: int, dtype: torch.dtype) -> Arguments:
+    def operands(self, *sizes: int, dtype: torch.dtype) -> Arguments:
         """The arguments by name, options and state too, at `sizes` (tokens, texts, widths)."""
         raise NotImplementedError
 
@@ -78,12 +81,26 @@ class Battery:
     def state_dtype(self, arguments: Arguments, dtype: torch.dtype) -> torch.dtype:
         return torch.promote_types(dtype, torch.float32)
 
-    def assert_states_close(self, state: Sequence[Tensor], exact: Sequence[Tensor], *, times: float = 1) -> None:
-        """Nothing but the inputs is rounded to half precision: a state is as exact as float32 is."""
+    def assert_states_close(
+        self,
+        state: Sequence[Tensor],
+        exact: Sequence[Tensor],
+        *,
+        times: float = 1,
+    ) -> None:
+        """Nothing but the inputs is rounded to half precision: a state is as exact as float32
+        is."""
         for mine, theirs in zip(state, exact, strict=True):
             assert_close(mine, theirs, times=times)
 
-    def check(self, arguments: Arguments, impl: str, *, dtype: torch.dtype | None = None, times: float | None = None) -> None:
+    def check(
+        self,
+        arguments: Arguments,
+        impl: str,
+        *,
+        dtype: torch.dtype | None = None,
+        times: float | None = None,
+    ) -> None:
         """Outputs and state against the reference in float64."""
         times = self.times if times is None else times
         dtype = dtype or next(iter(arguments.values())).dtype
@@ -97,11 +114,16 @@ class Battery:
     def bare(self, arguments: Arguments) -> Arguments:
         return {name: value for name, value in arguments.items() if name not in (*self.options, *self.state)}
 
-    def part(self, arguments: Arguments, steps: slice, state: Sequence[Tensor] | None = None) -> Arguments:
+    def part(
+        self,
+        arguments: Arguments,
+        steps: slice,
+        state: Sequence[Tensor] | None = None,
+    ) -> Arguments:
         """The arguments of some tokens only, going on from a state."""
-        found = {name: value for name, value in arguments.items() if name not in self.state}
-        found |= {name: x[(slice(None),) * self.time[name] + (steps,)] for name, x in found.items() if name in self.time}
-        return found | dict(zip(self.state, state or (), strict=bool(state)))
+        results = {name: value for name, value in arguments.items() if name not in self.state}
+        results |= {name: x[(slice(None),) * self.time[name] + (steps,)] for name, x in results.items() if name in self.time}
+        return results | dict(zip(self.state, state or (), strict=bool(state)))
 
     def shorten_chunks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, size in self.small_chunks.items():
@@ -110,7 +132,7 @@ class Battery:
 
     def test_torch_equals_reference(self) -> None:
         for sizes, dtype, all_options in pairwise(self.sizes, self.dtypes, [True, False]):
-            arguments = self.given(*sizes, dtype=dtype)
+            arguments = self.operands(*sizes, dtype=dtype)
             self.check(arguments if all_options else self.bare(arguments), "torch", dtype=dtype)
         for t in range(1, 18):
             self.check(self.some(t, dtype=torch.float64), "torch")
@@ -119,14 +141,14 @@ class Battery:
     @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
     def test_triton_equals_reference(self, all_options: bool) -> None:
         for sizes in self.triton_sizes:
-            arguments = self.given(*sizes, dtype=torch.float32)
+            arguments = self.operands(*sizes, dtype=torch.float32)
             self.check(arguments if all_options else self.bare(arguments), "triton")
 
     def test_triton_takes_each_option_alone(self) -> None:
         arguments = self.some(5)
         for name in (*self.options, *((self.state,) if self.state else ())):
             names = (name,) if isinstance(name, str) else name
-            self.check(self.bare(arguments) | {each: arguments[each] for each in names}, "triton")
+            self.check(self.bare(arguments) | {item: arguments[item] for item in names}, "triton")
 
     @pytest.mark.parametrize("impl", ["torch", "triton"])
     def test_any_strides(self, impl: str) -> None:
@@ -141,14 +163,14 @@ class Battery:
     def test_a_text_does_not_depend_on_the_others(self, impl: str) -> None:
         arguments = self.some(5, 3)
         alone = {name: x.narrow(self.rows[name], 1, 1) if name in self.rows else x for name, x in arguments.items()}
-        made, wanted = self.run(alone, impl), list(self.run(arguments, impl))
+        actual, wanted = self.run(alone, impl), list(self.run(arguments, impl))
         wanted = [
             wanted[0].narrow(self.out_rows, 1, 1),
             *(x.narrow(self.rows[n], 1, 1) for n, x in zip(self.state, wanted[1:], strict=True)),
         ]
-        assert_close(made[0], wanted[0])
+        assert_close(actual[0], wanted[0])
         if impl == "triton":
-            assert all(torch.equal(mine, theirs) for mine, theirs in zip(made, wanted, strict=True))
+            assert all(torch.equal(mine, theirs) for mine, theirs in zip(actual, wanted, strict=True))
 
     @pytest.mark.parametrize("impl", ["reference", "torch", "triton"])
     def test_of_nothing_comes_nothing(self, impl: str) -> None:
@@ -160,18 +182,31 @@ class Battery:
         assert (y.shape[self.out_rows], y.shape[self.out_time]) == (0, 4)
         assert all(mine.shape == no_texts[name].shape for name, mine in zip(self.state, state, strict=True))
 
-    def differentiable(self, arguments: Arguments, impl: str) -> tuple[Callable[..., tuple[Tensor, ...]], list[Tensor]]:
+    def differentiable(
+        self,
+        arguments: Arguments,
+        impl: str,
+    ) -> tuple[Callable[..., tuple[Tensor, ...]], list[Tensor]]:
         """The operation as a function of tensors, and those."""
-        return lambda *values: self.run(dict(zip(arguments, values, strict=True)), impl), list(arguments.values())
+        return lambda *values: self.run(dict(zip(arguments, values, strict=True)), impl), list(
+            arguments.values(),
+        )
 
     @pytest.mark.parametrize("impl", ["reference", "torch"])
-    def test_gradients_are_the_derivatives(self, impl: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_gradients_are_the_derivatives(
+        self,
+        impl: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
         self.shorten_chunks(monkeypatch)
         for t in (1, 5):
             arguments = self.some(t, 1, dtype=torch.float64)
             for chosen in (arguments, self.bare(arguments)):
                 run, values = self.differentiable(chosen, impl)
-                assert torch.autograd.gradcheck(run, [value.clone().requires_grad_() for value in values])
+                assert torch.autograd.gradcheck(
+                    run,
+                    [value.clone().requires_grad_() for value in values],
+                )
 
     def test_where_gradients_are_wanted_there_is_no_kernel(self) -> None:
         arguments = self.some(3)
@@ -186,12 +221,18 @@ class Battery:
     def test_triton_is_an_operation_that_torch_can_trace(self) -> None:
         for name, arguments in zip(self.traced, self.traceable(), strict=True):
             module, _, operation = name.rpartition(".")
-            for given in arguments:
-                torch.library.opcheck(getattr(importlib.import_module(module), operation), given)
+            for operands in arguments:
+                torch.library.opcheck(getattr(importlib.import_module(module), operation), operands)
         arguments = self.some(3)
         first = next(iter(arguments))
-        torch.compiler.reset()  # shapes of other operations, compiled in this process by the same line, would make those here symbolic
-        compiled = torch.compile(lambda x: self.run(arguments | {first: x}, "triton")[0], backend="aot_eager", fullgraph=True)
+        # Shapes of other operations, compiled in this process by the same line, would make those
+        # here symbolic.
+        torch.compiler.reset()
+        compiled = torch.compile(
+            lambda x: self.run(arguments | {first: x}, "triton")[0],
+            backend="aot_eager",
+            fullgraph=True,
+        )
         with torch.inference_mode():
             assert torch.equal(compiled(arguments[first]), self.run(arguments, "triton")[0])
 
@@ -214,29 +255,43 @@ class Battery:
                     parameter += 0.1 * torch.randn_like(parameter)
                 wanted = mixer.double().reference(u.double())
                 assert wanted.abs().max() > 0, name
-                whole, state, outputs = mixer.float()(u), mixer.initial_state(2), []
+                at_once, state, outputs = mixer.float()(u), mixer.initial_state(2), []
                 for piece in (slice(0, 9), slice(9, 11)):
                     y, state = mixer.read(u[:, piece], state)
                     outputs.append(y)
                 y, _ = mixer.step(u[:, 11], state)
-            assert_close(whole, wanted, times=5)
+            assert_close(at_once, wanted, times=5)
             assert_close(torch.cat([*outputs, y[:, None]], 1), wanted, times=5)
 
 
 class StatefulBattery(Battery):
     """Tests of an operation that goes on from a state."""
 
-    def step(self, arguments: Arguments, i: int, state: Sequence[Tensor], impl: str) -> tuple[Tensor, ...]:
+    def step(
+        self,
+        arguments: Arguments,
+        i: int,
+        state: Sequence[Tensor],
+        impl: str,
+    ) -> tuple[Tensor, ...]:
         """One token after a state, its output with an axis of time."""
         return self.run(self.part(arguments, slice(i, i + 1), state), impl)
 
     @pytest.mark.parametrize(("impl", "offsets"), [("torch", range(10)), ("triton", (0, 1, 4, 6))])
-    def test_a_text_in_two_pieces_is_the_whole(self, impl: str, offsets: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_text_in_two_pieces_is_the_whole(
+        self,
+        impl: str,
+        offsets: Sequence[int],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
         self.shorten_chunks(monkeypatch)
         arguments = self.some(9)
         exact, *exact_state = self.run(exactly(arguments), "reference")
         for offset in offsets:
-            first, *state = self.run(self.part(arguments, slice(0, offset), [arguments[name] for name in self.state]), impl)
+            first, *state = self.run(
+                self.part(arguments, slice(0, offset), [arguments[name] for name in self.state]),
+                impl,
+            )
             second, *last = self.run(self.part(arguments, slice(offset, 9), state), impl)
             assert_close(torch.cat([first, second], self.out_time), exact, times=self.times)
             self.assert_states_close(last, exact_state, times=self.times)
@@ -245,7 +300,10 @@ class StatefulBattery(Battery):
     def test_a_beginning_and_then_steps_are_the_whole(self, impl: str) -> None:
         arguments = self.some(8)
         exact, *exact_state = self.run(exactly(arguments), "reference")
-        y, *state = self.run(self.part(arguments, slice(0, 4), [arguments[name] for name in self.state]), impl)
+        y, *state = self.run(
+            self.part(arguments, slice(0, 4), [arguments[name] for name in self.state]),
+            impl,
+        )
         outputs = [y]
         for i in range(4, 8):
             before = [part.clone() for part in state]

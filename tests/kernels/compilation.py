@@ -1,7 +1,9 @@
-"""Compiles Triton kernels for a GPU that is not there, and reads registers, stack and instructions from the machine code.
+"""Compiles Triton kernels for a GPU that is not there, and reads registers, stack and instructions
+from the machine code.
 
-The interpreter, with which these kernels are tested on CPU, replaces every kernel of a process, so that compiling is done in a
-process of its own: `python -m tests.kernels.compilation` reads cases as JSON lines and answers each with one line.
+The interpreter, with which these kernels are tested on CPU, replaces every kernel of a process, so
+that compiling is done in a process of its own: `python -m tests.kernels.compilation` reads cases as
+JSON lines and answers each with one line.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ MOST_SHARED_MEMORY = 232_448
 class Case:
     """One kernel in one configuration, with arguments as they are in use.
 
-    `kernel`: "module:name". `arguments`: by name, in any order: "*bf16" a tensor (its address a multiple of 16), a number an integer
-    that is specialised as Triton does (1 is a constant, multiples of 16 are known to be), a float, True or False a constant,
-    ["bf16"] a type, None nothing. `config`: the place in the list of `launcher` ("module:NAME"), whose tiles, warps and stages are taken.
+    `kernel`: "module:name". `arguments`: by name, in any order: "*bf16" a tensor (its address a
+    multiple of 16), a number an integer that is specialised as Triton does (1 is a constant,
+    multiples of 16 are known to be), a float, True or False a constant, ["bf16"] a type, None
+    nothing. `config`: the place in the list of `launcher` ("module:NAME"), whose tiles, warps and
+    stages are taken.
     """
 
     kernel: str
@@ -45,7 +49,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one program of a compiled kernel takes; `instructions` counts matrix and slow-memory ones by name."""
+    """What one program of a compiled kernel takes; `instructions` counts matrix and slow-memory
+    ones by name."""
 
     registers: int
     stack: int
@@ -59,8 +64,9 @@ class Resources:
 
 
 def compile_all(cases: list[Case]) -> list[Resources]:
-    """Compiles the cases in one process without the interpreter. Raises RuntimeError with its words where one does not compile."""
-    found = []
+    """Compiles the cases in one process without the interpreter. Raises RuntimeError with its words
+    where one does not compile."""
+    results = []
     for case in cases:
         process = _compiler()
         process.stdin.write(json.dumps(asdict(case)) + "\n")
@@ -69,13 +75,14 @@ def compile_all(cases: list[Case]) -> list[Resources]:
         if not answer:
             _compiler.cache_clear()
             raise RuntimeError(process.communicate()[1][-4000:])
-        found.append(Resources(**json.loads(answer)))
-    return found
+        results.append(Resources(**json.loads(answer)))
+    return results
 
 
 @functools.cache
 def _compiler() -> Any:
-    """One process for all cases of a run: it takes longer to import torch than to compile most of them."""
+    """One process for all cases of a run: it takes longer to import torch than to compile most of
+    them."""
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "tests.kernels.compilation"],
         **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE),
@@ -87,14 +94,15 @@ def _compiler() -> Any:
 
 
 def assert_compiles(cases: list[Case], *, matrix: str | None = "HGMMA") -> list[Resources]:
-    """That no case spills or takes more memory than there is, and that those on half precision use the instructions `matrix`."""
-    found = compile_all(cases)
-    for case, resources in zip(cases, found, strict=True):
+    """That no case spills or takes more memory than there is, and that those on half precision use
+    the instructions `matrix`."""
+    results = compile_all(cases)
+    for case, resources in zip(cases, results, strict=True):
         assert not resources.spills, f"{case} spills: {resources}"
         assert resources.shared <= MOST_SHARED_MEMORY, f"{case}: {resources}"
         if matrix and case.arguments.get("DOT") in (["bf16"], ["fp16"]):
             assert resources.instructions.get(matrix), f"{case} uses no {matrix}: {resources}"
-    return found
+    return results
 
 
 def compile_case(case: Case) -> Resources:
@@ -107,11 +115,11 @@ def compile_case(case: Case) -> Resources:
     from recallkit.kernels.launch import OPTIONS
 
     kernel, launcher = _find(case.kernel), _find(case.launcher)
-    given = {**case.arguments, **launcher.configs[case.config].kwargs}
+    operands = {**case.arguments, **launcher.configs[case.config].kwargs}
     types = {"bf16": tl.bfloat16, "fp16": tl.float16, "fp32": tl.float32}
     signature, constants, attributes = {}, {}, {}
     for place, name in enumerate(kernel.arg_names):
-        value = given.pop(name)
+        value = operands.pop(name)
         constant = (
             kernel.params[place].is_constexpr or value is None or isinstance(value, (bool, list)) or (type(value) is int and value == 1)
         )
@@ -123,8 +131,8 @@ def compile_case(case: Case) -> Resources:
             signature[name] = "fp32" if isinstance(value, float) else "i32" if value < 2**31 else "i64"
         if signature[name].startswith("*") or (signature[name][0] == "i" and value % 16 == 0):
             attributes[(place,)] = [["tt.divisibility", 16]]
-    if given:
-        raise ValueError(f"{case}: no such arguments: {', '.join(given)}")
+    if operands:
+        raise ValueError(f"{case}: no such arguments: {', '.join(operands)}")
     config = launcher.configs[case.config]
     options = {**OPTIONS, "num_warps": config.num_warps, "num_stages": config.num_stages}
     options |= {"maxnreg": config.maxnreg} if config.maxnreg else {}
@@ -143,11 +151,11 @@ def _inspect(cubin: bytes, shared: int) -> Resources:
         usage, code = (
             subprocess.run([tool, option, path], capture_output=True, text=True, check=True).stdout for option in ("-res-usage", "-sass")
         )
-    found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
-    assert found, usage
+    results = re.search(r"REG:(\d+) STACK:(\d+)", usage)
+    assert results, usage
     names = re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z0-9]+)", code, re.MULTILINE)
     counted = {name: names.count(name) for name in ("HGMMA", "HMMA", "LDL", "STL", "LDGSTS", "MUFU")}
-    return Resources(int(found[1]), int(found[2]), shared, {name: count for name, count in counted.items() if count})
+    return Resources(int(results[1]), int(results[2]), shared, {name: count for name, count in counted.items() if count})
 
 
 def _find(path: str) -> Any:

@@ -1,4 +1,5 @@
-"""Whole models on kernels: architectures of the zoo that have all kernels, small, at once and in pieces, beside the same in PyTorch."""
+"""Whole models on kernels: architectures of the zoo that have all kernels, small, at once and in
+pieces, beside the same in PyTorch."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ OPERATIONS = {
     "rwkv": {"rwkv4_attention"},
     "hybrid": {"short_conv", "selective_scan", "selective_scan_step"},
 }
-"""What must run on our own kernels; FlexAttention and flash-linear-attention have no interpreter."""
+"""What must run on our own kernels; FlexAttention and flash-linear-attention have no
+interpreter."""
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -32,13 +34,13 @@ def test_a_model_on_kernels_is_the_model(name, monkeypatch, caplog):
     with torch.no_grad(), preferring("torch"):
         wanted = model.hidden(ids)
     with torch.no_grad(), preferring("triton"), caplog.at_level(logging.INFO, logger="recallkit.kernels"):
-        whole = model.hidden(ids)
+        at_once = model.hidden(ids)
         state, pieces = model.initial_state(2), []
         for part in ids.split([5, 1, 2], dim=1):
             states, state = model.read(part, state)
             pieces.append(states)
     choice.say_once.cache_clear()
-    assert relative_error(whole, wanted) < 1e-5
+    assert relative_error(at_once, wanted) < 1e-5
     assert relative_error(torch.cat(pieces, dim=1), wanted) < 1e-5
     on_kernels = {record.args[0] for record in caplog.records if record.args[1] == "triton"}
     assert OPERATIONS[name] <= on_kernels

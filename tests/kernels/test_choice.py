@@ -24,35 +24,63 @@ def test_on_cpu_auto_takes_torch_and_says_why(caplog):
     with caplog.at_level(logging.INFO, logger="recallkit.kernels"):
         assert choose("some op", "auto", torch.zeros(2)) == "torch"
         assert choose("some op", "auto", torch.zeros(2)) == "torch"
-    assert [record.getMessage() for record in caplog.records] == ["some op: torch, because the tensors are on CPU"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "some op: torch, because the tensors are on CPU",
+    ]
 
 
 @pytest.mark.parametrize(
     ("tensor", "unsupported", "message"),
     [
-        (torch.zeros(2, dtype=torch.float64), None, "op: impl='triton' cannot run: it takes float16, bfloat16 and float32, not float64"),
+        (
+            torch.zeros(2, dtype=torch.float64),
+            None,
+            "op: impl='triton' cannot run: it takes float16, bfloat16 and float32, not float64",
+        ),
         (torch.zeros(2, requires_grad=True), None, "gradients are required"),
         (torch.zeros(2), "widths beyond 128", "widths beyond 128"),
     ],
 )
 def test_a_kernel_that_cannot_run_raises(tensor, unsupported, message):
     with pytest.raises(ValueError, match=message):
-        choose("op", "triton", tensor.to("cuda" if torch.cuda.is_available() else "cpu"), unsupported=unsupported)
+        choose(
+            "op",
+            "triton",
+            tensor.to("cuda" if torch.cuda.is_available() else "cpu"),
+            unsupported=unsupported,
+        )
 
 
 def test_without_the_interpreter_a_kernel_on_cpu_raises(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(ValueError, match="kernels need CUDA"):
-        token_nll(torch.zeros(1, 2), torch.zeros(3, 2), torch.zeros(1, dtype=torch.int64), impl="triton")
+        token_nll(
+            torch.zeros(1, 2),
+            torch.zeros(3, 2),
+            torch.zeros(1, dtype=torch.int64),
+            impl="triton",
+        )
 
 
 def test_no_grad_lets_a_kernel_run_on_parameters():
     with torch.no_grad():
-        assert choose("op", "triton", torch.nn.Parameter(torch.zeros(2, device="cuda" if torch.cuda.is_available() else "cpu"))) == "triton"
+        assert (
+            choose(
+                "op",
+                "triton",
+                torch.nn.Parameter(
+                    torch.zeros(2, device="cuda" if torch.cuda.is_available() else "cpu"),
+                ),
+            )
+            == "triton"
+        )
 
 
 def test_an_unknown_name_raises():
-    with pytest.raises(ValueError, match="op: impl must be one of auto, reference, torch, triton, not 'fast'"):
+    with pytest.raises(
+        ValueError,
+        match="op: impl must be one of auto, reference, torch, triton, not 'fast'",
+    ):
         choose("op", "fast", torch.zeros(1))  # type: ignore[arg-type]
 
 
@@ -73,16 +101,25 @@ def test_while_one_is_preferred_auto_means_it_where_it_runs():
 
 def test_the_environment_turns_kernels_off_and_its_mistakes_are_told(monkeypatch):
     for value in ("reference", "torch"):
-        monkeypatch.setattr(choice, "_preferred", [value])  # what RECALLKIT_KERNELS was when the module was imported
+        # What RECALLKIT_KERNELS was when the module was imported.
+        monkeypatch.setattr(choice, "_preferred", [value])
         assert choose("op", "auto", torch.zeros(1)) == value
     monkeypatch.setattr(choice, "_preferred", ["fast"])
-    with pytest.raises(ValueError, match="RECALLKIT_KERNELS must be one of auto, reference, torch, triton"):
+    with pytest.raises(
+        ValueError,
+        match="RECALLKIT_KERNELS must be one of auto, reference, torch, triton",
+    ):
         choose("op", "auto", torch.zeros(1))
 
 
 def test_on_a_gpu_auto_takes_the_kernel_unless_it_cannot_run_or_is_slower():
     """`choose` asks a tensor for no more than this."""
-    x = SimpleNamespace(device=torch.device("cuda", 0), is_cuda=True, requires_grad=False, dtype=torch.bfloat16)
+    x = SimpleNamespace(
+        device=torch.device("cuda", 0),
+        is_cuda=True,
+        requires_grad=False,
+        dtype=torch.bfloat16,
+    )
     assert choose("op", "auto", x) == "triton"
     assert choose("op", "auto", x, slower="of something") == "torch"
     assert choose("op", "auto", x, unsupported="so wide") == "torch"

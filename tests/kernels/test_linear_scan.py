@@ -30,13 +30,17 @@ class TestLinearScan(StatefulBattery):
         ({"start": (5, 2)}, r"start must have shape \(2, 5\), not \(5, 2\)"),
     ]
 
-    def given(self, t, b, d, *, dtype):
+    def operands(self, t, b, d, *, dtype):
         wide = torch.promote_types(dtype, torch.float32)
         decay = torch.sigmoid(draw(t, b, d, std=3, dtype=dtype))
-        return {"decay": decay, "u": draw(t, b, d, dtype=dtype, seed=1), "start": draw(b, d, dtype=wide, seed=2)}
+        return {
+            "decay": decay,
+            "u": draw(t, b, d, dtype=dtype, seed=1),
+            "start": draw(b, d, dtype=wide, seed=2),
+        }
 
     def some(self, t, b=2, dtype=torch.float32):
-        return self.given(t, b, 5, dtype=dtype)
+        return self.operands(t, b, 5, dtype=dtype)
 
     def run(self, arguments, impl):
         return linear_scan(**arguments, impl=impl)
@@ -63,7 +67,7 @@ def test_every_configuration_gives_the_result(config):
     from recallkit.kernels.linear_scan.triton_impl import SCAN, linear_scan_triton
 
     assert len(SCAN.configs) == 2
-    arguments = BATTERY.given(40, 1, 70, dtype=torch.float32)
+    arguments = BATTERY.operands(40, 1, 70, dtype=torch.float32)
     exact, exact_last = linear_scan(**exactly(arguments), impl="reference")
     h, last = linear_scan_triton(*arguments.values(), config)
     assert_close(h, exact)
@@ -72,12 +76,25 @@ def test_every_configuration_gives_the_result(config):
 
 def compiled_cases() -> list[Case]:
     """A text in both configurations, in half and single precision, and one row without a state."""
-    sizes = {"t": 2048, "b": 16, "d": 2560, "decay_t": 40960, "decay_b": 2560, "u_t": 40960, "u_b": 2560}
+    sizes = {
+        "t": 2048,
+        "b": 16,
+        "d": 2560,
+        "decay_t": 40960,
+        "decay_b": 2560,
+        "u_t": 40960,
+        "u_b": 2560,
+    }
     wide = {"start_ptr": "*fp32", "last_ptr": "*fp32", "HAS_START": True}
 
     def case(kind: str, config: int, **other: object) -> Case:
         narrow = dict.fromkeys(("decay_ptr", "u_ptr", "h_ptr"), f"*{kind}")
-        return Case(f"{KERNEL}:linear_scan_kernel", sizes | wide | narrow | other, f"{KERNEL}:SCAN", config)
+        return Case(
+            f"{KERNEL}:linear_scan_kernel",
+            sizes | wide | narrow | other,
+            f"{KERNEL}:SCAN",
+            config,
+        )
 
     return [case("bf16", 0), case("fp32", 1), case("fp16", 0, b=1, HAS_START=False)]
 
@@ -91,7 +108,7 @@ def test_compiled_for_a_gpu_nothing_spills():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("sizes", [(257, 3, 100), (2048, 4, 2560), (65537, 1, 64)])
 def test_on_a_gpu_triton_equals_torch(sizes, dtype):
-    arguments = BATTERY.given(*sizes, dtype=dtype)
+    arguments = BATTERY.operands(*sizes, dtype=dtype)
     h, last = linear_scan(**arguments, impl="triton")
     exact, exact_last = linear_scan(**exactly(arguments), impl="torch")
     assert_close(h, exact)

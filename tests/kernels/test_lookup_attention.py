@@ -1,4 +1,5 @@
-"""`lookup_attention`: pair by pair, by mask and on a GPU, each query attends to its own list as the reference does, and to no more."""
+"""`lookup_attention`: pair by pair, by mask and on a GPU, each query attends to its own list as the
+reference does, and to no more."""
 
 from __future__ import annotations
 
@@ -37,7 +38,13 @@ def counts_of(kind: str, batch: int, t: int) -> list[int]:
     generator = torch.Generator().manual_seed(t)
     some = torch.randint(0, min(t, 5) + 1, (batch * t,), generator=generator).tolist()
     ragged = [0] * t + [min(t, 3 * i) for i in range((batch - 1) * t)]
-    return {"none": [0] * (batch * t), "one": [1] * (batch * t), "some": some, "all": [t] * (batch * t), "ragged": ragged}[kind]
+    return {
+        "none": [0] * (batch * t),
+        "one": [1] * (batch * t),
+        "some": some,
+        "all": [t] * (batch * t),
+        "ragged": ragged,
+    }[kind]
 
 
 def exact(q, k, v, offsets, keys):
@@ -45,18 +52,23 @@ def exact(q, k, v, offsets, keys):
 
 
 def check(impl, q, k, v, offsets, keys, **options):
-    made = lookup_attention(q, k, v, offsets, keys, impl=impl)
+    actual = lookup_attention(q, k, v, offsets, keys, impl=impl)
     wanted = exact(q, k, v, offsets, keys)
-    assert made.dtype == q.dtype
-    assert_close(made, wanted, **options)
+    assert actual.dtype == q.dtype
+    assert_close(actual, wanted, **options)
     empty = (offsets.diff() == 0).view(q.shape[0], q.shape[2])
-    assert (made.transpose(1, 2)[empty] == 0).all()
+    assert (actual.transpose(1, 2)[empty] == 0).all()
 
 
 @pytest.fixture(params=["by pair", "by mask", "in pieces", "in strips"])
 def way(request, monkeypatch):
-    """Each way through the torch implementation, also in pieces of a few pairs and in strips of a few queries."""
-    monkeypatch.setattr(torch_impl, "MASKED", 0 if request.param in ("by pair", "in pieces") else 10**9)
+    """Each way through the torch implementation, also in pieces of a few pairs and in strips of a
+    few queries."""
+    monkeypatch.setattr(
+        torch_impl,
+        "MASKED",
+        0 if request.param in ("by pair", "in pieces") else 10**9,
+    )
     if request.param == "in pieces":
         monkeypatch.setattr(torch_impl, "PIECE", 200)
         monkeypatch.setattr(torch_impl, "CUDA_PIECE", 200)
@@ -68,19 +80,27 @@ def way(request, monkeypatch):
 @pytest.mark.parametrize("t", [1, 17, 40])
 @pytest.mark.usefixtures("way")
 def test_torch_equals_reference(kind, t):
-    given = lists(counts_of(kind, 2, t), t)
-    for width, std, dtype in ((16, 1, torch.float32), (24, 3, torch.float32), (100, 1, torch.float64), (7, 1, torch.bfloat16)):
-        check("torch", *qkv(2, 3, t, width, std=std, dtype=dtype), *given)
+    operands = lists(counts_of(kind, 2, t), t)
+    for width, std, dtype in (
+        (16, 1, torch.float32),
+        (24, 3, torch.float32),
+        (100, 1, torch.float64),
+        (7, 1, torch.bfloat16),
+    ):
+        check("torch", *qkv(2, 3, t, width, std=std, dtype=dtype), *operands)
 
 
 def test_the_reference_by_hand():
     """Scores of zero weigh a list's values alike."""
     v = torch.tensor([1.0, 2.0, 4.0, 8.0], device=DEVICE).view(1, 1, 4, 1)
     zeros = torch.zeros_like(v)
-    offsets, keys = torch.tensor([0, 0, 2, 3, 6], device=DEVICE), torch.tensor([0, 3, 2, 1, 1, 0], device=DEVICE)
+    offsets, keys = (
+        torch.tensor([0, 0, 2, 3, 6], device=DEVICE),
+        torch.tensor([0, 3, 2, 1, 1, 0], device=DEVICE),
+    )
     for impl in ("reference", "torch", "triton"):
-        made = lookup_attention(zeros, zeros, v, offsets, keys, impl=impl)
-        assert made.flatten().tolist() == pytest.approx([0, 4.5, 4, 5 / 3]), impl
+        actual = lookup_attention(zeros, zeros, v, offsets, keys, impl=impl)
+        assert actual.flatten().tolist() == pytest.approx([0, 4.5, 4, 5 / 3]), impl
 
 
 def test_scores_are_scaled_by_the_root_of_the_width():
@@ -101,29 +121,40 @@ def test_a_list_of_thousands_beside_empty_ones():
 @pytest.mark.usefixtures("way")
 def test_a_key_that_is_listed_twice_counts_twice():
     q, k, v = qkv(1, 2, 6, 16, dtype=torch.float64)
-    offsets, keys = torch.tensor([0, 0, 0, 3, 3, 5, 5], device=DEVICE), torch.tensor([1, 4, 1, 0, 0], device=DEVICE)
+    offsets, keys = (
+        torch.tensor([0, 0, 0, 3, 3, 5, 5], device=DEVICE),
+        torch.tensor([1, 4, 1, 0, 0], device=DEVICE),
+    )
     check("torch", q, k, v, offsets, keys)
 
 
 @pytest.mark.usefixtures("way")
 def test_gradients_are_those_of_the_formula():
-    given = lists([0, 2, 5, 1, 0, 3, 0, 4, 5, 0], 5)
+    operands = lists([0, 2, 5, 1, 0, 3, 0, 4, 5, 0], 5)
     parts = [part.requires_grad_() for part in qkv(2, 2, 5, 3, dtype=torch.float64)]
-    assert torch.autograd.gradcheck(lambda *tensors: lookup_attention(*tensors, *given, impl="torch"), parts)
+    assert torch.autograd.gradcheck(
+        lambda *tensors: lookup_attention(*tensors, *operands, impl="torch"),
+        parts,
+    )
     weights = draw(2, 2, 5, 3, dtype=torch.float64, seed=5)
-    results = [torch.autograd.grad((lookup_attention(*parts, *given, impl=impl) * weights).sum(), parts) for impl in ("torch", "reference")]
+    results = [
+        torch.autograd.grad((lookup_attention(*parts, *operands, impl=impl) * weights).sum(), parts) for impl in ("torch", "reference")
+    ]
     for one, other in zip(*results, strict=True):
         assert_close(one, other)
 
 
 @pytest.mark.usefixtures("way")
 def test_gradients_of_half_precision_are_half_and_near():
-    given = lists(counts_of("some", 2, 20), 20)
+    operands = lists(counts_of("some", 2, 20), 20)
     parts = [part.requires_grad_() for part in qkv(2, 2, 20, 16, dtype=torch.bfloat16)]
     wide = [part.detach().double().requires_grad_() for part in parts]
-    made = torch.autograd.grad(lookup_attention(*parts, *given).float().square().sum(), parts)
-    wanted = torch.autograd.grad(lookup_attention(*wide, *given, impl="reference").square().sum(), wide)
-    for one, other in zip(made, wanted, strict=True):
+    actual = torch.autograd.grad(lookup_attention(*parts, *operands).float().square().sum(), parts)
+    wanted = torch.autograd.grad(
+        lookup_attention(*wide, *operands, impl="reference").square().sum(),
+        wide,
+    )
+    for one, other in zip(actual, wanted, strict=True):
         assert one.dtype == torch.bfloat16
         assert_close(one, other, times=2)
 
@@ -141,7 +172,12 @@ def test_a_query_does_not_depend_on_the_others():
 
 @pytest.mark.parametrize(
     "rows",
-    [[[3] * 30], [list(range(30))], [list(range(30)), [7] * 30], [[1, 2, 1, 2, 3] * 6, [0] * 15 + list(range(15))]],
+    [
+        [[3] * 30],
+        [list(range(30))],
+        [list(range(30)), [7] * 30],
+        [[1, 2, 1, 2, 3] * 6, [0] * 15 + list(range(15))],
+    ],
 )
 def test_followers_of_texts(rows):
     """All tokens equal, all different, a row without repeats beside one with many."""
@@ -150,31 +186,34 @@ def test_followers_of_texts(rows):
     offsets, keys = follower_lists(ids)
     for impl in ("torch", "triton"):
         check(impl, q, k, v, offsets, keys)
-    made = lookup_attention(q, k, v, offsets, keys)
+    actual = lookup_attention(q, k, v, offsets, keys)
     for row, tokens in enumerate(rows):
         for i in (0, 1, 29):
             after = [j + 1 for j in range(i) if tokens[j] == tokens[i]]
             scores = (k[row][:, after] @ q[row, :, i, :, None])[..., 0] / 4
             wanted = (torch.softmax(scores, 1)[..., None] * v[row][:, after]).sum(1)
-            assert_close(made[row, :, i], wanted, times=3)
+            assert_close(actual[row, :, i], wanted, times=3)
 
 
 def test_ties_of_large_scores_do_not_overflow():
     q, k, v = qkv(1, 2, 8, 16)
-    given = lists([0, 1, 3, 8, 2, 0, 5, 8], 8)
+    operands = lists([0, 1, 3, 8, 2, 0, 5, 8], 8)
     for impl in ("torch", "triton"):
-        large = lookup_attention(q * 0 + 100, k * 0 + 100, v, *given, impl=impl)
-        assert_close(large, lookup_attention(q * 0, k * 0, v, *given, impl=impl))
+        large = lookup_attention(q * 0 + 100, k * 0 + 100, v, *operands, impl=impl)
+        assert_close(large, lookup_attention(q * 0, k * 0, v, *operands, impl=impl))
 
 
 def test_an_empty_batch_and_an_empty_text():
     none = torch.zeros(0, dtype=torch.int64, device=DEVICE)
     for impl in ("reference", "torch", "triton"):
         for shape in ((0, 2, 5, 16), (2, 2, 0, 16)):
-            made = lookup_attention(
-                *(torch.zeros(shape, device=DEVICE),) * 3, torch.zeros(1, dtype=torch.int64, device=DEVICE), none, impl=impl
+            actual = lookup_attention(
+                *(torch.zeros(shape, device=DEVICE),) * 3,
+                torch.zeros(1, dtype=torch.int64, device=DEVICE),
+                none,
+                impl=impl,
             )
-            assert made.shape == shape
+            assert actual.shape == shape
 
 
 @pytest.mark.parametrize(
@@ -206,14 +245,21 @@ def test_lists_that_do_not_fit_are_named(offsets, keys, message):
 def test_queries_and_keys_that_do_not_fit_are_named(shapes, dtypes, message):
     parts = [torch.zeros(shape, dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
     with pytest.raises(ValueError, match=message):
-        lookup_attention(*parts, torch.zeros(5, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+        lookup_attention(
+            *parts,
+            torch.zeros(5, dtype=torch.int64),
+            torch.zeros(0, dtype=torch.int64),
+        )
 
 
 # The kernel for GPUs: interpreted where there is none.
 
 
 @pytest.mark.parametrize("kind", ["none", "one", "some", "all", "ragged"])
-@pytest.mark.parametrize(("t", "heads", "width", "std"), [(1, 1, 16, 1), (17, 3, 64, 3), (20, 1, 24, 1), (9, 2, 100, 3)])
+@pytest.mark.parametrize(
+    ("t", "heads", "width", "std"),
+    [(1, 1, 16, 1), (17, 3, 64, 3), (20, 1, 24, 1), (9, 2, 100, 3)],
+)
 def test_triton_equals_reference(kind, t, heads, width, std):
     check("triton", *qkv(2, heads, t, width, std=std), *lists(counts_of(kind, 2, t), t), times=2)
 
@@ -224,22 +270,26 @@ def test_every_configuration_gives_the_result(config):
     from recallkit.kernels.lookup_attention.triton_impl import LOOKUPS, lookup_attention_triton
 
     assert len(LOOKUPS.configs) == 2
-    given = lists([0, 1, 15, 16, 17, 31, 32, 33, 64, 65, 70, 70] + [0] * 58, 70)
+    operands = lists([0, 1, 15, 16, 17, 31, 32, 33, 64, 65, 70, 70] + [0] * 58, 70)
     parts = qkv(1, 3, 70, 40, std=3)
-    assert_close(lookup_attention_triton(*parts, *given, config), exact(*parts, *given), times=2)
+    assert_close(
+        lookup_attention_triton(*parts, *operands, config),
+        exact(*parts, *operands),
+        times=2,
+    )
 
 
 def test_triton_takes_any_strides_and_its_result_lies_head_beside_head():
     parts = qkv(2, 3, 12, 16)
-    given = lists(counts_of("some", 2, 12), 12)
-    wanted = exact(*parts, *given)
+    operands = lists(counts_of("some", 2, 12), 12)
+    wanted = exact(*parts, *operands)
     by_token = [part.transpose(1, 2).contiguous().transpose(1, 2) for part in parts]
     across = [part.mT.contiguous().mT for part in parts]
     spread = [torch.cat([part, part], 3)[..., 16:] for part in parts]
     for q, k, v in (by_token, across, spread, (parts[0], by_token[1], across[2])):
-        made = lookup_attention(q, k, v, *given, impl="triton")
-        assert_close(made, wanted)
-        assert made.transpose(1, 2).is_contiguous()
+        actual = lookup_attention(q, k, v, *operands, impl="triton")
+        assert_close(actual, wanted)
+        assert actual.transpose(1, 2).is_contiguous()
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
@@ -249,60 +299,83 @@ def test_triton_says_where_a_key_is_outside_the_row_and_reads_nothing_there():
     q, k, v = qkv(1, 2, 6, 16)
     offsets = torch.tensor([0, 1, 3, 5, 5, 6, 7], device=DEVICE)
     keys = torch.tensor([0, 6, 2, 1, -1, 5, 2**40], device=DEVICE)
-    made = lookup_attention_triton(q, k, v, offsets, keys)
-    assert made[0, :, [1, 2, 5]].isnan().all()
-    assert torch.equal(made[0, :, [0, 4]], v[0, :, [0, 5]])
+    actual = lookup_attention_triton(q, k, v, offsets, keys)
+    assert actual[0, :, [1, 2, 5]].isnan().all()
+    assert torch.equal(actual[0, :, [0, 4]], v[0, :, [0, 5]])
 
 
 def test_triton_is_an_operation_that_torch_can_trace():
     from recallkit.kernels.lookup_attention.triton_impl import lookup_attention_triton
 
     q, k, v = qkv(1, 2, 5, 16)
-    given = lists([0, 2, 1, 5, 0], 5)
-    torch.library.opcheck(lookup_attention_triton, (q, k, v, *given))
-    compiled = torch.compile(lambda x: lookup_attention(x, k, v, *given, impl="triton"), backend="aot_eager", fullgraph=True)
+    operands = lists([0, 2, 1, 5, 0], 5)
+    torch.library.opcheck(lookup_attention_triton, (q, k, v, *operands))
+    compiled = torch.compile(
+        lambda x: lookup_attention(x, k, v, *operands, impl="triton"),
+        backend="aot_eager",
+        fullgraph=True,
+    )
     with torch.inference_mode():
-        assert torch.equal(compiled(q), lookup_attention(q, k, v, *given, impl="triton"))
+        assert torch.equal(compiled(q), lookup_attention(q, k, v, *operands, impl="triton"))
 
 
 def test_a_mixer_gives_its_reference_with_kernels():
     torch.manual_seed(0)
     mixer = SelectiveAttention(16, keys="matches", num_heads=2).eval().to(DEVICE)
-    u, ids = draw(2, 20, 16), torch.randint(5, (2, 20), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    u, ids = (
+        draw(2, 20, 16),
+        torch.randint(5, (2, 20), generator=torch.Generator().manual_seed(0)).to(DEVICE),
+    )
     with preferring("triton"), torch.no_grad():
-        made = mixer(u, ids)
+        actual = mixer(u, ids)
         first, state = mixer.read(u[:, :17], mixer.initial_state(2), ids[:, :17])
         then, _ = mixer.step(u[:, 17], state, ids[:, 17])
         wanted = mixer.double().reference(u.double(), ids)
-    assert_close(made, wanted, times=3)
+    assert_close(actual, wanted, times=3)
     assert_close(torch.cat([first, then[:, None]], dim=1), wanted[:, :18], times=3)
 
 
 def test_auto_leaves_lists_of_many_pairs_to_the_mask(caplog):
-    """A GPU's matrix units are for those. Why a kernel is not picked is logged; on CPU that is the second reason."""
+    """A GPU's matrix units are for those. Why a kernel is not picked is logged; on CPU that is the
+    second reason."""
     q, k, v = qkv(1, 2, 16, 16)
     choice.say_once.cache_clear()
     with caplog.at_level("INFO", logger="recallkit.kernels"):
         for count in (1, 2):
-            given = lists([count] * 16, 16)
-            assert_close(lookup_attention(q, k, v, *given), exact(q, k, v, *given))
+            operands = lists([count] * 16, 16)
+            assert_close(lookup_attention(q, k, v, *operands), exact(q, k, v, *operands))
     few = "torch, because the tensors are on CPU" if DEVICE == "cpu" else "triton, because the tensors are on a GPU"
     wanted = [f"lookup_attention: {reason}" for reason in (few, "torch, because more than one pair in 16 is listed")]
     assert [record.getMessage() for record in caplog.records] == wanted
 
 
 def compiled_cases() -> list[Case]:
-    """Every configuration, in half and single precision, for 16 heads of 64, and the first for one wide head."""
-    found = []
-    for kind, heads, width, configs in (("bf16", 16, 64, range(2)), ("fp32", 16, 64, range(2)), ("bf16", 1, 200, range(1))):
-        given = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr", "out_ptr"), f"*{kind}") | {"offsets_ptr": "*i64", "keys_ptr": "*i64"}
-        given |= {"batch": 4, "num_heads": heads, "t": 8192, "width": width, "num_keys": 200_000, "scale": 0.18}
-        given |= {
+    """Every configuration, in half and single precision, for 16 heads of 64, and the first for one
+    wide head."""
+    outcome = []
+    for kind, heads, width, configs in (
+        ("bf16", 16, 64, range(2)),
+        ("fp32", 16, 64, range(2)),
+        ("bf16", 1, 200, range(1)),
+    ):
+        operands = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr", "out_ptr"), f"*{kind}") | {
+            "offsets_ptr": "*i64",
+            "keys_ptr": "*i64",
+        }
+        operands |= {
+            "batch": 4,
+            "num_heads": heads,
+            "t": 8192,
+            "width": width,
+            "num_keys": 200_000,
+            "scale": 0.18,
+        }
+        operands |= {
             f"{name}_{axis}": size for name in "qkv" for axis, size in (("row", 2**25), ("head", width), ("place", 3 * heads * width))
         }
-        given |= {"WIDTH": 1 << (width - 1).bit_length(), "MOST_HEADS": heads}
-        found += [Case(f"{KERNEL}:lookup_kernel", given, f"{KERNEL}:LOOKUPS", config) for config in configs]
-    return found
+        operands |= {"WIDTH": 1 << (width - 1).bit_length(), "MOST_HEADS": heads}
+        outcome += [Case(f"{KERNEL}:lookup_kernel", operands, f"{KERNEL}:LOOKUPS", config) for config in configs]
+    return outcome
 
 
 @pytest.mark.slow
@@ -322,30 +395,38 @@ def test_on_a_gpu_a_text_of_8192_equals_float64(width, dtype):
     q, k, v = qkv(2, 4, 8192, width, dtype=dtype)
     offsets, keys = follower_lists(ids)
     for config in range(2):
-        made = lookup_attention_triton(q, k, v, offsets, keys, config)
+        actual = lookup_attention_triton(q, k, v, offsets, keys, config)
         wanted = torch_impl.attend_by_pair(q.double(), k.double(), v.double(), offsets, keys)
-        assert_close(made, wanted, dtype=dtype)
+        assert_close(actual, wanted, dtype=dtype)
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_equal_tokens_have_lists_of_thousands():
     q, k, v = qkv(1, 2, 4096, 64, dtype=torch.bfloat16)
     offsets, keys = follower_lists(torch.zeros(1, 4096, dtype=torch.int64, device="cuda"))
-    made = lookup_attention(q, k, v, offsets, keys, impl="triton")
+    actual = lookup_attention(q, k, v, offsets, keys, impl="triton")
     # The query at i sees the keys 1 to i: causal attention without the first.
-    wanted = F.scaled_dot_product_attention(*(part[:, :, 1:].double() for part in (q, k, v)), is_causal=True)
-    assert_close(made[:, :, 1:], wanted, dtype=torch.bfloat16)
-    assert (made[:, :, 0] == 0).all()
+    wanted = F.scaled_dot_product_attention(
+        *(part[:, :, 1:].double() for part in (q, k, v)),
+        is_causal=True,
+    )
+    assert_close(actual[:, :, 1:], wanted, dtype=torch.bfloat16)
+    assert (actual[:, :, 0] == 0).all()
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_offsets_past_2_31_are_right():
-    """70 rows of 8192 tokens with 60 heads of 64: 2.2e9 numbers each, and the last row is that of a small run."""
+    """70 rows of 8192 tokens with 60 heads of 64: 2.2e9 numbers each, and the last row is that of a
+    small run."""
     batch, heads, t, width = 70, 60, 8192, 64
     parts = [torch.empty(batch, heads, t, width, dtype=torch.bfloat16, device="cuda").normal_() for _ in range(3)]
     ids = torch.randint(3000, (batch, t), device="cuda")
     with torch.no_grad():
-        made = lookup_attention(*parts, *follower_lists(ids), impl="triton")
+        actual = lookup_attention(*parts, *follower_lists(ids), impl="triton")
         for row in (0, batch - 1):
-            small = lookup_attention(*(part[row : row + 1].clone() for part in parts), *follower_lists(ids[row : row + 1]), impl="triton")
-            assert torch.equal(made[row : row + 1], small)
+            small = lookup_attention(
+                *(part[row : row + 1].clone() for part in parts),
+                *follower_lists(ids[row : row + 1]),
+                impl="triton",
+            )
+            assert torch.equal(actual[row : row + 1], small)

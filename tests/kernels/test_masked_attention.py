@@ -1,4 +1,5 @@
-"""`masked_attention`: the dense mask and FlexAttention see the pairs of the rule, for every pattern, and give the reference's result."""
+"""`masked_attention`: the dense mask and FlexAttention see the pairs of the rule, for every
+pattern, and give the reference's result."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ CPU = torch.device("cpu")
 def rule_of(**options):
     """A sparse pattern as the mixer hands it over, and whether it differs by head."""
     mixer = SparseAttention(8, num_heads=4, **options)
-    return functools.partial(mixer._rule(), **mixer._numbers()), options.get("configuration") == "multihead"
+    return functools.partial(mixer._rule(), **mixer._numbers()), options.get(
+        "configuration",
+    ) == "multihead"
 
 
 RULES = {
@@ -44,32 +47,48 @@ RULES = {
 
 
 def qkv(t, *, std=1.0, dtype=torch.float32, width=16, heads=4):
-    return (*(draw(2, heads, t, width, std=std, dtype=dtype, seed=i) for i in range(2)), draw(2, heads, t, width, dtype=dtype, seed=2))
+    return (
+        *(draw(2, heads, t, width, std=std, dtype=dtype, seed=i) for i in range(2)),
+        draw(2, heads, t, width, dtype=dtype, seed=2),
+    )
 
 
 def exact(q, k, v, rule, by_head):
-    return masked_attention(q.double(), k.double(), v.double(), rule, by_head=by_head, impl="reference")
+    return masked_attention(
+        q.double(),
+        k.double(),
+        v.double(),
+        rule,
+        by_head=by_head,
+        impl="reference",
+    )
 
 
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("t", [1, 17, 65])
 def test_torch_equals_reference(name, t):
     rule, by_head = RULES[name]
-    for std, width, dtype in ((1, 16, torch.float32), (3, 20, torch.float32), (1, 5, torch.bfloat16), (1, 8, torch.float64)):
+    for std, width, dtype in (
+        (1, 16, torch.float32),
+        (3, 20, torch.float32),
+        (1, 5, torch.bfloat16),
+        (1, 8, torch.float64),
+    ):
         parts = qkv(t, std=std, width=width, dtype=dtype)
-        made = masked_attention(*parts, rule, by_head=by_head)
-        assert made.dtype == dtype
-        assert_close(made, exact(*parts, rule, by_head))
+        actual = masked_attention(*parts, rule, by_head=by_head)
+        assert actual.dtype == dtype
+        assert_close(actual, exact(*parts, rule, by_head))
 
 
 def test_the_reference_by_hand():
-    """Positions see the one before and themselves in head 0, the first and themselves in head 1; scores are 0 and so weights equal."""
+    """Positions see the one before and themselves in head 0, the first and themselves in head 1;
+    scores are 0 and so weights equal."""
     rule = lambda queries, keys, heads: (keys == queries) | (keys == torch.where(heads == 0, (queries - 1).clamp(min=0), 0))  # noqa: E731
     v = torch.tensor([1.0, 2.0, 4.0, 8.0]).view(1, 1, 4, 1).expand(1, 2, 4, 1)
     zeros = torch.zeros_like(v)
     for impl in ("reference", "torch"):
-        made = masked_attention(zeros, zeros, v, rule, by_head=True, impl=impl)
-        assert made[0, :, :, 0].tolist() == [[1.0, 1.5, 3.0, 6.0], [1.0, 1.5, 2.5, 4.5]]
+        actual = masked_attention(zeros, zeros, v, rule, by_head=True, impl=impl)
+        assert actual[0, :, :, 0].tolist() == [[1.0, 1.5, 3.0, 6.0], [1.0, 1.5, 2.5, 4.5]]
 
 
 def test_scores_are_scaled_and_softmaxed_over_what_is_seen():
@@ -93,18 +112,23 @@ def test_flex_attention_asks_the_rule_for_each_pair_and_head(name):
 
 @pytest.mark.parametrize("name", ["strided", "fixed, long blocks", "random", "window", "all"])
 @pytest.mark.parametrize(("t", "most_pairs"), [(400, 1 << 26), (400, 1), (384, 1), (100, 1)])
-def test_blocks_without_pairs_are_left_out_and_only_full_ones_are_not_asked_about(name, t, most_pairs, monkeypatch):
+def test_blocks_without_pairs_are_left_out_and_only_full_ones_are_not_asked_about(
+    name,
+    t,
+    most_pairs,
+    monkeypatch,
+):
     monkeypatch.setattr(triton_impl, "MOST_PAIRS", most_pairs)
     rule, by_head = RULES[name]
     table = triton_impl.block_mask(rule, by_head, 4, t, CPU)
     positions, heads = torch.arange(t), [torch.arange(4).view(-1, 1, 1)] if by_head else []
-    seen = rule(positions[:, None], positions[None], *heads).expand(4, t, t)
+    visible = rule(positions[:, None], positions[None], *heads).expand(4, t, t)
     num = -(-t // 128)
     assert table.kv_num_blocks.shape == (1, 4 if by_head else 1, num)
     for head in range(4):
         own = head if by_head else 0
         for i in range(num):
-            blocks = [seen[head, i * 128 : (i + 1) * 128, j * 128 : (j + 1) * 128] for j in range(num)]
+            blocks = [visible[head, i * 128 : (i + 1) * 128, j * 128 : (j + 1) * 128] for j in range(num)]
             full = [j for j, block in enumerate(blocks) if block.numel() == 128 * 128 and block.all()]
             some = [j for j, block in enumerate(blocks) if j not in full and block.any()]
             assert listed(table.full_kv_num_blocks, table.full_kv_indices, own, i) == full
@@ -123,14 +147,20 @@ def test_one_mask_serves_all_heads_where_they_agree():
         return keys <= queries
 
     q, k, v = qkv(20)
-    assert_close(masked_attention(q, k, v, rule), F.scaled_dot_product_attention(q, k, v, is_causal=True))
+    assert_close(
+        masked_attention(q, k, v, rule),
+        F.scaled_dot_product_attention(q, k, v, is_causal=True),
+    )
     assert shapes == [(1, 1, 20, 20)]
 
 
 def test_a_rule_that_makes_its_own_heads_is_refused_where_it_would_compile_to_something_else():
     rule = lambda queries, keys: (keys <= queries) & (torch.arange(4).view(-1, 1, 1) >= 0)  # noqa: E731
     parts = [part.cpu() for part in qkv(20)]
-    assert_close(masked_attention(*parts, rule), F.scaled_dot_product_attention(*parts, is_causal=True))
+    assert_close(
+        masked_attention(*parts, rule),
+        F.scaled_dot_product_attention(*parts, is_causal=True),
+    )
     with pytest.raises(ValueError, match="by_head"):
         triton_impl.block_mask(rule, False, 4, 20, CPU)
 
@@ -143,18 +173,18 @@ def no_tables(monkeypatch):
 def test_tables_are_kept_by_key_length_and_heads(no_tables, monkeypatch):
     monkeypatch.setattr(triton_impl, "MOST_TABLES", 3)
     rule, _ = RULES["strided"]
-    made = functools.partial(triton_impl.kept_block_mask, rule, False)
-    first = made("one", 4, 50, CPU)
-    assert made("one", 4, 50, CPU) is first
-    others = [made("two", 4, 50, CPU), made("one", 4, 51, CPU)]
+    actual = functools.partial(triton_impl.kept_block_mask, rule, False)
+    first = actual("one", 4, 50, CPU)
+    assert actual("one", 4, 50, CPU) is first
+    others = [actual("two", 4, 50, CPU), actual("one", 4, 51, CPU)]
     assert all(other is not first for other in others)
-    assert made("one", 4, 50, CPU) is first
-    made("three", 4, 50, CPU)
+    assert actual("one", 4, 50, CPU) is first
+    actual("three", 4, 50, CPU)
     assert len(triton_impl._tables) == 3
-    assert made("one", 4, 50, CPU) is first, "the latest used stay"
-    assert made("two", 4, 50, CPU) is not others[0]
+    assert actual("one", 4, 50, CPU) is first, "the latest used stay"
+    assert actual("two", 4, 50, CPU) is not others[0]
     before = dict(triton_impl._tables)
-    assert made(None, 4, 50, CPU) is not made(None, 4, 50, CPU)
+    assert actual(None, 4, 50, CPU) is not actual(None, 4, 50, CPU)
     assert dict(triton_impl._tables) == before
 
 
@@ -176,7 +206,10 @@ def test_a_table_made_in_inference_mode_serves_outside(no_tables):
 def test_gradients_are_those_of_the_formula():
     rule, by_head = RULES["strided, by head"]
     parts = [part.requires_grad_() for part in qkv(9, dtype=torch.float64, width=3)]
-    assert torch.autograd.gradcheck(lambda *given: masked_attention(*given, rule, by_head=by_head), parts)
+    assert torch.autograd.gradcheck(
+        lambda *operands: masked_attention(*operands, rule, by_head=by_head),
+        parts,
+    )
 
 
 def test_strided_inputs():
@@ -216,17 +249,22 @@ def test_what_does_not_fit_is_named(shapes, dtypes, message):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["strided, by head", "star", "random, by head", "bigbird"])
 def test_compiled_the_rule_is_the_same(name):
-    """Inductor's own way to compile a rule, here for CPU: an axis of heads inside a rule came out wrong."""
+    """Inductor's own way to compile a rule, here for CPU: an axis of heads inside a rule came out
+    wrong."""
     rule, by_head = RULES[name]
     parts = [part.cpu() for part in qkv(300)]
     with torch.no_grad():
-        assert_close(triton_impl.masked_attention_triton(*parts, rule, by_head, None), exact(*parts, rule, by_head))
+        assert_close(
+            triton_impl.masked_attention_triton(*parts, rule, by_head, None),
+            exact(*parts, rule, by_head),
+        )
 
 
 @of_the_compiler
 @pytest.mark.slow
 def test_compiled_a_rule_serves_other_numbers_and_lengths():
-    """Numbers that a rule held itself became variables of the compiled code at their second value, and broke it."""
+    """Numbers that a rule held itself became variables of the compiled code at their second value,
+    and broke it."""
 
     def latest(queries, keys, window):
         return (keys <= queries) & (keys > queries - window)
@@ -234,9 +272,15 @@ def test_compiled_a_rule_serves_other_numbers_and_lengths():
     for t, window in ((300, 64), (300, 100), (200, 33), (513, 64)):
         parts = [part.cpu() for part in qkv(t)]
         with torch.no_grad():
-            made = triton_impl.masked_attention_triton(*parts, latest, False, "latest", {"window": window})
+            actual = triton_impl.masked_attention_triton(
+                *parts,
+                latest,
+                False,
+                "latest",
+                {"window": window},
+            )
             wanted = exact(*parts, functools.partial(latest, window=window), False)
-        assert_close(made, wanted)
+        assert_close(actual, wanted)
 
 
 def test_numbers_of_a_rule_are_given_by_name():
@@ -261,23 +305,42 @@ def test_on_a_gpu_flex_attention_equals_the_dense_mask(name, t, dtype):
     rule, by_head = RULES[name]
     parts = qkv(t, width=64, dtype=dtype)
     with torch.inference_mode():
-        made = masked_attention(*parts, rule, by_head=by_head, key=name, impl="triton")
-        assert_close(made, masked_attention(*(part.double() for part in parts), rule, by_head=by_head, impl="torch"), dtype=dtype)
+        actual = masked_attention(*parts, rule, by_head=by_head, key=name, impl="triton")
+        assert_close(
+            actual,
+            masked_attention(
+                *(part.double() for part in parts),
+                rule,
+                by_head=by_head,
+                impl="torch",
+            ),
+            dtype=dtype,
+        )
 
 
 @of_the_compiler
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "options",
-    [{"stride": 64}, {"pattern": "fixed", "stride": 64}, {"pattern": "star", "stride": 64, "length": 4096}, {"configuration": "multihead"}],
+    [
+        {"stride": 64},
+        {"pattern": "fixed", "stride": 64},
+        {"pattern": "star", "stride": 64, "length": 4096},
+        {"configuration": "multihead"},
+    ],
 )
 def test_on_a_gpu_a_long_text_equals_the_dense_mask(options):
     rule, by_head = rule_of(**options)
     parts = qkv(4096, width=64, dtype=torch.bfloat16)
     with torch.no_grad():
-        made = masked_attention(*parts, rule, by_head=by_head, key=str(options))
-        wide = masked_attention(*(part.float() for part in parts), rule, by_head=by_head, impl="torch")
-    assert_close(made, wide)
+        actual = masked_attention(*parts, rule, by_head=by_head, key=str(options))
+        wide = masked_attention(
+            *(part.float() for part in parts),
+            rule,
+            by_head=by_head,
+            impl="torch",
+        )
+    assert_close(actual, wide)
 
 
 @of_the_compiler

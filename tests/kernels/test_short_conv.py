@@ -18,7 +18,13 @@ from tests.kernels.checks import DEVICE, assert_close, draw
 from tests.kernels.compilation import Case, assert_compiles
 
 
-def given(t: int, b: int, c: int, k: int, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+def operands(
+    t: int,
+    b: int,
+    c: int,
+    k: int,
+    dtype: torch.dtype = torch.float64,
+) -> dict[str, Tensor]:
     """The tensors by name; the history is wide."""
     shapes = {
         "u": (b, t, c),
@@ -57,11 +63,11 @@ class TestShortConv(StatefulBattery):
         ({"gate": (2, 1, 5)}, r"gate must have shape \(2, 4, 5\)"),
     ]
 
-    def given(self, t, b, c, k, *, dtype):
-        return given(t, b, c, k, dtype)
+    def operands(self, t, b, c, k, *, dtype):
+        return operands(t, b, c, k, dtype)
 
     def some(self, t, b=2, dtype=torch.float32):
-        return given(t, b, 5, 4, dtype)
+        return operands(t, b, 5, 4, dtype)
 
     def run(self, arguments, impl):
         return short_conv(
@@ -121,7 +127,7 @@ def test_a_sum_by_hand():
 
 @pytest.mark.parametrize("k", [1, 2, 4])
 def test_it_is_the_convolution_of_torch(k):
-    tensors = {name: x for name, x in given(9, 2, 6, k).items() if name in ("u", "taps", "bias")}
+    tensors = {name: x for name, x in operands(9, 2, 6, k).items() if name in ("u", "taps", "bias")}
     wanted = functional.conv1d(
         tensors["u"].mT,
         tensors["taps"].unsqueeze(1),
@@ -136,7 +142,7 @@ def test_it_is_the_convolution_of_torch(k):
 @pytest.mark.parametrize("impl", ["torch", "triton"])
 def test_a_history_does_not_keep_a_text_in_memory(impl):
     for t in (1, 2, 50):
-        tensors = BATTERY.bare(given(t, 1, 4, 3, torch.float32))
+        tensors = BATTERY.bare(operands(t, 1, 4, 3, torch.float32))
         _, latest = short_conv(**tensors, impl=impl)
         assert latest.untyped_storage().nbytes() == 2 * 4 * 4
         assert latest.data_ptr() != tensors["u"].data_ptr()
@@ -144,7 +150,7 @@ def test_a_history_does_not_keep_a_text_in_memory(impl):
 
 @pytest.mark.parametrize("impl", ["torch", "triton"])
 def test_the_output_is_laid_out_as_the_input(impl):
-    u, taps = given(6, 3, 8, 4, torch.float32)["u"], draw(8, 4)
+    u, taps = operands(6, 3, 8, 4, torch.float32)["u"], draw(8, 4)
     assert short_conv(torch.cat([u, u], dim=-1)[..., :8], taps, impl=impl)[0].is_contiguous()
     time_first = u.transpose(0, 1).contiguous().transpose(0, 1)
     assert short_conv(time_first, taps, impl=impl)[0].transpose(0, 1).is_contiguous()
@@ -153,7 +159,7 @@ def test_the_output_is_laid_out_as_the_input(impl):
 @pytest.mark.parametrize("impl", ["torch", "triton"])
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 def test_large_sums_close_or_open_the_activation(impl):
-    tensors = given(5, 1, 4, 2, torch.float32)
+    tensors = operands(5, 1, 4, 2, torch.float32)
     for size in (1e4, 1e-4):
         BATTERY.check(tensors | {"u": size * tensors["u"]}, impl)
 
@@ -163,7 +169,7 @@ def test_every_configuration_gives_the_result(config):
     from recallkit.kernels.short_conv.triton_impl import FLOAT_TILES, HALF_TILES, short_conv_triton
 
     assert len(FLOAT_TILES.configs) == len(HALF_TILES.configs) == 2
-    tensors = given(19, 2, 140, 3, torch.float32)
+    tensors = operands(19, 2, 140, 3, torch.float32)
     exact, exact_latest = BATTERY.run(exactly(tensors), "reference")
     y, latest = short_conv_triton(
         *(tensors[name] for name in ("u", "taps", "bias", "history")),
@@ -176,7 +182,7 @@ def test_every_configuration_gives_the_result(config):
 
 
 def test_auto_falls_back_where_the_kernel_has_no_room():
-    tensors = given(3, 1, 2, 9, torch.float32)
+    tensors = operands(3, 1, 2, 9, torch.float32)
     with preferring("triton"):
         assert torch.equal(short_conv(**tensors)[0], short_conv(**tensors, impl="torch")[0])
     with pytest.raises(ValueError, match="9 taps are more than 8"):
@@ -185,7 +191,7 @@ def test_auto_falls_back_where_the_kernel_has_no_room():
 
 def test_an_activation_that_is_not_known_is_named():
     with pytest.raises(ValueError, match="'silu' or None, not 'relu'"):
-        short_conv(**given(2, 1, 3, 2), activation="relu")
+        short_conv(**operands(2, 1, 3, 2), activation="relu")
 
 
 KERNEL = "recallkit.kernels.short_conv.triton_impl"
@@ -236,7 +242,7 @@ def test_compiled_for_a_gpu_nothing_spills():
     [(3, 257, 100, 3), (16, 2048, 2048, 4), (1, 65537, 96, 7), (64, 1, 4096, 4)],
 )
 def test_on_a_gpu_triton_equals_torch(b, t, c, k, dtype):
-    BATTERY.check(given(t, b, c, k, dtype), "triton")
+    BATTERY.check(operands(t, b, c, k, dtype), "triton")
 
 
 @pytest.mark.gpu

@@ -1,10 +1,11 @@
-"""Every family that transformers has: a tiny model of each is scored, and compared with its own forward pass.
+"""Every family that transformers has: a tiny model of each is scored, and compared with its own
+forward pass.
 
     python -m tests.models.every_family [--only NAME ...] [--at-once 2] [--write docs/models.md]
 
-Sequences of unequal lengths, all but one longer than the model's windows, are scored in one batch, with the state
-carried, and after prompts, of which ids are generated too. Each family has a process and a time limit. `--write` puts
-the outcome into the page, between two markers.
+Sequences of unequal lengths, all but one longer than the model's windows, are scored in one batch,
+with the state carried, and after prompts, of which ids are generated too. Each family has a process
+and a time limit. `--write` puts the outcome into the page, between two markers.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def names() -> list[str]:
 
 
 def outcome(name: str, folder: Path, **settings: Any) -> Outcome:
-    """What becomes of a family, whose model is saved in an empty folder; `settings` as in `build`."""
+    """What becomes of a family, whose model is saved in an empty folder; `settings` as in
+    `build`."""
     import numpy as np
     import transformers
 
@@ -74,9 +76,9 @@ def outcome(name: str, folder: Path, **settings: Any) -> Outcome:
     transformers.logging.disable_progress_bar()
     ids = [np.random.default_rng(length).integers(3, VOCAB_SIZE, length) for length in LENGTHS]
     try:
-        made = build(name, **settings)
-        made.save_pretrained(folder)
-        bare = type(made).from_pretrained(folder).eval()
+        actual = build(name, **settings)
+        actual.save_pretrained(folder)
+        bare = type(actual).from_pretrained(folder).eval()
     except Exception as error:  # noqa: BLE001 - of transformers
         return Outcome(name, "not built here", _line(error))
     try:
@@ -94,7 +96,8 @@ def outcome(name: str, folder: Path, **settings: Any) -> Outcome:
 
 
 def _own_nll(bare: Any, ids: Any) -> Any:
-    """NLLs (t - 1,) by a model's own forward pass over one sequence (t,), float64 from its logits."""
+    """NLLs (t - 1,) by a model's own forward pass over one sequence (t,), float64 from its
+    logits."""
     import torch
 
     sequence = torch.from_numpy(ids)
@@ -134,7 +137,7 @@ def _line(error: Exception) -> str:
     return re.sub(r"/tmp/\S+", "its folder", said)
 
 
-# ------------------------------------------------------------------------------------------------ a process for each
+# ------------------------------------------------------------------------------- a process for each
 
 
 def outcomes(chosen: Iterable[str], at_once: int) -> Iterator[Outcome]:
@@ -169,12 +172,13 @@ def _send_outcome(name: str, pipe: Any) -> None:
         pipe.send(outcome(name, Path(folder)))
 
 
-# ---------------------------------------------------------------------------------------------------------- the page
+# ----------------------------------------------------------------------------------------- the page
 
 
 def section(all_outcomes: Sequence[Outcome], version: str) -> str:
-    """What the page says: how many families, of which version of transformers, and a table of what becomes of them."""
-    counts = Counter(each.result for each in all_outcomes)
+    """What the page says: how many families, of which version of transformers, and a table of what
+    becomes of them."""
+    counts = Counter(item.result for item in all_outcomes)
     parts = [f"{counts[result]} are {result}" for result in _ORDER if counts[result]]
     summary = f"{len(all_outcomes)} families of transformers {version}: {', '.join(parts)}"
     opened = f'<details markdown="1">\n<summary>{summary}</summary>'
@@ -182,11 +186,15 @@ def section(all_outcomes: Sequence[Outcome], version: str) -> str:
 
 
 def table(all_outcomes: Iterable[Outcome]) -> str:
-    """The rows of the page: what becomes of families, how many, which; the usual outcome's are the others."""
+    """The rows of the page: what becomes of families, how many, which; the usual outcome's are the
+    others."""
     rows: dict[str, list[str]] = defaultdict(list)
-    for each in sorted(all_outcomes, key=lambda each: (_ORDER.index(each.result), _CARRIED.index(each.carried), each.name)):
-        shown = f"{each.name}\\*" if each.sharing != "any" else each.name
-        rows[_row_of(each)].append(shown)
+    for item in sorted(
+        all_outcomes,
+        key=lambda item: (_ORDER.index(item.result), _CARRIED.index(item.carried), item.name),
+    ):
+        shown = f"{item.name}\\*" if item.sharing != "any" else item.name
+        rows[_row_of(item)].append(shown)
     lines = [f"| {row} | {len(listed)} | {_names_in(row, listed)} |" for row, listed in rows.items()]
     return "\n".join(["| outcome | families | which |", "| --- | --- | --- |", *lines])
 
@@ -200,17 +208,21 @@ def _names_in(row: str, listed: list[str]) -> str:
 
 _ORDER = ["equal", "different", "refused", "not built here"]
 _CARRIED = ["chunks", "steps", "no"]
-_CARRYING = {"chunks": "state carried in chunks", "steps": "state carried in single ids", "no": "state not carried"}
+_CARRYING = {
+    "chunks": "state carried in chunks",
+    "steps": "state carried in single ids",
+    "no": "state not carried",
+}
 _USUAL = f"equal, {_CARRYING['chunks']}"
 
 
-def _row_of(each: Outcome) -> str:
+def _row_of(item: Outcome) -> str:
     """The row of the page that a family is in: families of one outcome for one reason share it."""
-    if each.result == "equal":
-        return f"equal, {_CARRYING[each.carried]}"
-    if each.result == "different":
+    if item.result == "equal":
+        return f"equal, {_CARRYING[item.carried]}"
+    if item.result == "different":
         return "another number"
-    return f"{each.result}: {_plain(each.why)}"
+    return f"{item.result}: {_plain(item.why)}"
 
 
 def _plain(why: str) -> str:
@@ -247,7 +259,10 @@ def with_section(page: str, text: str) -> str:
 
 def main(arguments: list[str]) -> None:
     """Prints what becomes of each family, and then the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these families alone")
     parser.add_argument("--at-once", type=int, default=2, help="processes that run at once")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="the page to put the table into")
@@ -255,9 +270,12 @@ def main(arguments: list[str]) -> None:
     import transformers
 
     everything = []
-    for each in outcomes(options.only or names(), options.at_once):
-        print(f"{each.result:14} {each.name} {each.difference:.1e} {each.carried} {each.sharing} {each.why}", flush=True)
-        everything.append(each)
+    for item in outcomes(options.only or names(), options.at_once):
+        print(
+            f"{item.result:14} {item.name} {item.difference:.1e} {item.carried} {item.sharing} {item.why}",
+            flush=True,
+        )
+        everything.append(item)
     text = section(everything, transformers.__version__)
     print(text)
     if options.write:

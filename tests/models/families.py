@@ -1,4 +1,5 @@
-"""Tiny models of the families of causal language models that are scored for real, one of every kind of layer in each."""
+"""Tiny models of the families of causal language models that are scored for real, one of every kind
+of layer in each."""
 
 from __future__ import annotations
 
@@ -9,18 +10,23 @@ from typing import Any
 
 VOCAB_SIZE = 512
 NOISE = 0.08
-"""Added to every parameter, so that no weight stands at the zeros, ones or ranges of a fresh model."""
+"""Added to every parameter, so that no weight stands at the zeros, ones or ranges of a fresh
+model."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """A family by its `model_type`: how it mixes tokens, and a configuration small enough to run in a moment."""
+    """A family by its `model_type`: how it mixes tokens, and a configuration small enough to run in
+    a moment."""
 
     mixer: str
     config: dict[str, Any]
-    special_tokens: dict[str, int] = field(default_factory=lambda: {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0})
+    special_tokens: dict[str, int] = field(
+        default_factory=lambda: {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0},
+    )
     vision: dict[str, Any] | None = None
-    """Of a model that reads images, too: the configuration of that part, `config` being that of its text."""
+    """Of a model that reads images, too: the configuration of that part, `config` being that of its
+    text."""
 
 
 _ATTENTION = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024}
@@ -33,7 +39,12 @@ _DELTA = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
 }
-_SHARED_EXPERT = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "shared_expert_intermediate_size": 48}
+_SHARED_EXPERT = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+    "shared_expert_intermediate_size": 48,
+}
 _LATENT = {
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
@@ -46,7 +57,11 @@ _LATENT = {
 }
 _INDEX = {"index_topk": 16, "index_head_dim": 16, "index_n_heads": 16}
 """Far fewer ids than the tests' sequences have, so that some are left out."""
-_KIMI = {"layer_types": ["linear_attention", "full_attention"], "linear_head_dim": 12, "linear_num_heads": 4}
+_KIMI = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_head_dim": 12,
+    "linear_num_heads": 4,
+}
 _INDEXED = {
     **_LATENT,
     **_INDEX,
@@ -60,13 +75,22 @@ _INDEXED = {
 }
 
 FAMILIES: dict[str, Family] = {
-    "gpt_neox": Family("attention", {"num_attention_heads": 4, "intermediate_size": 96, "max_position_embeddings": 1024}),
+    "gpt_neox": Family(
+        "attention",
+        {"num_attention_heads": 4, "intermediate_size": 96, "max_position_embeddings": 1024},
+    ),
     "llama": Family("attention", {**_ATTENTION, "intermediate_size": 96}),
     "gpt2": Family("attention", {"num_attention_heads": 4, "max_position_embeddings": 1024}),
     "mamba": Family("selective state space", {"state_size": 8}),
-    "mamba2": Family("selective state space", {"state_size": 8, "num_heads": 8, "head_dim": 12, "n_groups": 2, "chunk_size": 16}),
+    "mamba2": Family(
+        "selective state space",
+        {"state_size": 8, "num_heads": 8, "head_dim": 12, "n_groups": 2, "chunk_size": 16},
+    ),
     "falcon_mamba": Family("selective state space", {"state_size": 8}),
-    "rwkv": Family("decaying linear attention", {"attention_hidden_size": 48, "intermediate_size": 96, "context_length": 1024}),
+    "rwkv": Family(
+        "decaying linear attention",
+        {"attention_hidden_size": 48, "intermediate_size": 96, "context_length": 1024},
+    ),
     "recurrent_gemma": Family(
         "gated recurrence, sliding attention",
         {
@@ -78,7 +102,10 @@ FAMILIES: dict[str, Family] = {
             "w_init_variance_scale": 1.0,
         },
     ),
-    "xlstm": Family("matrix memory (mLSTM)", {"hidden_size": 128, "num_heads": 2, "chunk_size": 16, "ffn_round_up_to_multiple_of": 8}),
+    "xlstm": Family(
+        "matrix memory (mLSTM)",
+        {"hidden_size": 128, "num_heads": 2, "chunk_size": 16, "ffn_round_up_to_multiple_of": 8},
+    ),
     "jamba": Family(
         "selective state space, attention, mixture of experts",
         {
@@ -92,7 +119,10 @@ FAMILIES: dict[str, Family] = {
             "expert_layer_offset": 1,
         },
     ),
-    "bamba": Family("selective state space, attention", {**_ATTENTION, **_MAMBA2, "intermediate_size": 96, "attn_layer_indices": [1]}),
+    "bamba": Family(
+        "selective state space, attention",
+        {**_ATTENTION, **_MAMBA2, "intermediate_size": 96, "attn_layer_indices": [1]},
+    ),
     "zamba2": Family(
         "selective state space, shared attention",
         {
@@ -144,9 +174,19 @@ FAMILIES: dict[str, Family] = {
     ),
     "falcon_h1": Family(
         "selective state space and attention side by side",
-        {**_ATTENTION, **_MAMBA2, "intermediate_size": 96, "mamba_d_ssm": 96, "head_dim": 12, "lm_head_multiplier": 0.25},
+        {
+            **_ATTENTION,
+            **_MAMBA2,
+            "intermediate_size": 96,
+            "mamba_d_ssm": 96,
+            "head_dim": 12,
+            "lm_head_multiplier": 0.25,
+        },
     ),
-    "lfm2": Family("gated convolution, attention", {**_ATTENTION, "intermediate_size": 96, "layer_types": ["conv", "full_attention"]}),
+    "lfm2": Family(
+        "gated convolution, attention",
+        {**_ATTENTION, "intermediate_size": 96, "layer_types": ["conv", "full_attention"]},
+    ),
     "minimax": Family(
         "decaying linear attention, attention, mixture of experts",
         {
@@ -325,7 +365,11 @@ FAMILIES: dict[str, Family] = {
             "max_position_embeddings": 1024,
             "sliding_window": 8,
             "hc_mult": 2,
-            "layer_types": ["sliding_attention", "heavily_compressed_attention", "compressed_sparse_attention"],
+            "layer_types": [
+                "sliding_attention",
+                "heavily_compressed_attention",
+                "compressed_sparse_attention",
+            ],
             "mlp_layer_types": ["hash_moe", "moe", "moe"],
             "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 8},
             "index_topk": 4,
@@ -435,12 +479,19 @@ def class_of(name: str) -> Any:
 
 
 def build_model(name: str) -> Any:
-    """The model of a family, float32, weights drawn from the family's name alone, in evaluation mode."""
+    """The model of a family, float32, weights drawn from the family's name alone, in evaluation
+    mode."""
     import torch
     from transformers import AutoConfig
 
     family = FAMILIES[name]
-    settings = {"vocab_size": VOCAB_SIZE, "hidden_size": 48, "num_hidden_layers": 2, **family.special_tokens, **family.config}
+    settings = {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 48,
+        "num_hidden_layers": 2,
+        **family.special_tokens,
+        **family.config,
+    }
     if family.vision is not None:
         settings = {"text_config": settings, "vision_config": family.vision}
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")

@@ -20,21 +20,21 @@ from recallkit.models import cuda_graphs
 
 
 class Graph:
-    """In place of `torch.cuda.CUDAGraph`; `made` has all of them."""
+    """In place of `torch.cuda.CUDAGraph`; `recorded` has all of them."""
 
-    made: list[Graph]
+    recorded: list[Graph]
     modes: list[Any]
     """How waiting for a GPU was to be treated."""
 
     def __init__(self) -> None:
         self.operations: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
         self.num_replays = 0
-        self.made.append(self)
+        self.recorded.append(self)
 
     def replay(self) -> None:
         self.num_replays += 1
-        for operation, arguments, named, results in self.operations:
-            again = operation(*arguments, **named)
+        for operation, arguments, listed, results in self.operations:
+            again = operation(*arguments, **listed)
             if any(result.alias_info for result in operation._schema.returns):
                 continue  # in place, or a view
             for result, value in zip(tree_leaves(results), tree_leaves(again), strict=True):
@@ -77,7 +77,7 @@ def _graph(graph: Graph, **options: Any) -> Iterator[None]:
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
     """The graphs that are recorded while a test runs, on CPU."""
-    Graph.made, Graph.modes = [], []
+    Graph.recorded, Graph.modes = [], []
     stand_ins = {
         "CUDAGraph": Graph,
         "graph": _graph,
@@ -93,4 +93,4 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
     for name, stand_in in stand_ins.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setattr(cuda_graphs, "can_record", lambda device: True)
-    return Graph.made
+    return Graph.recorded

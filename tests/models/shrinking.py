@@ -1,4 +1,5 @@
-"""A tiny model of any family of transformers: its default configuration, cut down by the names of settings."""
+"""A tiny model of any family of transformers: its default configuration, cut down by the names of
+settings."""
 
 from __future__ import annotations
 
@@ -106,7 +107,8 @@ _FURTHER: dict[str, dict[str, Any]] = {
 
 
 def build(name: str, **settings: Any) -> Any:
-    """A tiny model of a family, in float32 and evaluation mode, with random weights, the same each time.
+    """A tiny model of a family, in float32 and evaluation mode, with random weights, the same each
+    time.
 
     `settings` replace those of its configuration. Raises whatever transformers does.
     """
@@ -134,7 +136,8 @@ def build(name: str, **settings: Any) -> Any:
 
 
 def _shrunken(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a configuration, or of a part of one, for a tiny model with every kind of layer."""
+    """The settings of a configuration, or of a part of one, for a tiny model with every kind of
+    layer."""
     numbers = [name for name in _LAYERS if isinstance(settings.get(name), int)]
     layers = settings[numbers[0]] if numbers else 0
     chosen = _chosen_layers(settings, layers)
@@ -149,9 +152,11 @@ def _chosen_layers(settings: Mapping[str, Any], layers: int) -> list[int]:
     Four layers `sliding, sliding, full, full` give 0 and 2.
     """
     lists = [value for value in settings.values() if _is_by_layer(value, layers)]
-    kinds = [repr([value[layer] for value in lists if value != list(range(layers))]) for layer in range(layers)]
+    telling = [value for value in lists if value != list(range(layers))]
+    kinds = list(map(repr, zip(*telling, strict=True))) if telling else ["()"] * layers
     chosen = sorted({kinds.index(kind) for kind in kinds})[:8]
-    if settings.get("num_kv_shared_layers"):  # of each kind one that has keys, and one that reads those of another
+    # Of each kind one that has keys, and one that reads those of another.
+    if settings.get("num_kv_shared_layers"):
         return 2 * chosen
     return sorted({*chosen, *range(2)}) if len(chosen) < 2 <= layers else chosen
 
@@ -191,7 +196,8 @@ def _small_value(name: str, value: Any) -> Any:
 
 
 def _agreeing(small: Mapping[str, Any], *, is_layer: bool) -> dict[str, Any]:
-    """Settings that others of the same part decide; of one layer where its part has no number of layers."""
+    """Settings that others of the same part decide; of one layer where its part has no number of
+    layers."""
     further: dict[str, Any] = {}
     if small.get("num_kv_shared_layers"):
         further["num_kv_shared_layers"] = small["num_hidden_layers"] // 2
@@ -205,7 +211,8 @@ def _agreeing(small: Mapping[str, Any], *, is_layer: bool) -> dict[str, Any]:
         further["default_language"] = small["languages"][0]
     rope = small.get("rope_parameters")
     if isinstance(rope, Mapping) and "rope_type" in rope:
-        # Time, height and width, of which the last two are as long; their sum is half of what is rotated.
+        # Time, height and width, of which the last two are as long; their sum is half of what is
+        # rotated.
         half = int((small.get("head_dim") or HEAD) * rope.get("partial_rotary_factor", 1)) // 2
         height = 3 * half // 8
         further["rope_parameters"] = {**rope, "mrope_section": [height, height, half - 2 * height]}

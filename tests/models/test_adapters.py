@@ -1,4 +1,5 @@
-"""Adapters score as the models that peft itself merges and saves; what cannot be merged is refused in one line."""
+"""Adapters score as the models that peft itself merges and saves; what cannot be merged is refused
+in one line."""
 
 from __future__ import annotations
 
@@ -44,7 +45,10 @@ ADAPTERS = {
     "C3A": lambda: peft.C3AConfig(block_size=4, **SQUARE),
     "DELORA": lambda: peft.DeloraConfig(r=4, **LINEAR),
     "WAVEFT": lambda: peft.WaveFTConfig(n_frequency=20, **LINEAR),
-    "TRAINABLE_TOKENS": lambda: peft.TrainableTokensConfig(token_indices=list(range(0, 4096, 3)), target_modules=["embed_tokens"]),
+    "TRAINABLE_TOKENS": lambda: peft.TrainableTokensConfig(
+        token_indices=list(range(0, 4096, 3)),
+        target_modules=["embed_tokens"],
+    ),
 }
 
 
@@ -58,9 +62,15 @@ def request(path: Path | str, **options: object) -> ModelRequest:
 
 @pytest.fixture
 def make_adapter(tiny_model, tmp_path) -> Callable[..., Path]:
-    """Saves an adapter, none of whose weights stands at the zeros of a fresh one, and gives its directory."""
+    """Saves an adapter, none of whose weights stands at the zeros of a fresh one, and gives its
+    directory."""
 
-    def make(config: peft.PeftConfig, base: Path | None = None, family: str = "llama", rows: int | None = None) -> Path:
+    def make(
+        config: peft.PeftConfig,
+        base: Path | None = None,
+        family: str = "llama",
+        rows: int | None = None,
+    ) -> Path:
         torch.manual_seed(3)
         config.task_type = "CAUSAL_LM"
         model = AutoModelForCausalLM.from_pretrained(base or tiny_model(family))
@@ -78,15 +88,21 @@ def make_adapter(tiny_model, tmp_path) -> Callable[..., Path]:
 
 
 def merged_by_peft(adapter: Path, to: Path, rows: int | None = None) -> Path:
-    """What a user does who merges it: the base that it names, the adapter on it, merged and saved."""
-    base = AutoModelForCausalLM.from_pretrained(json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"])
+    """What a user does who merges it: the base that it names, the adapter on it, merged and
+    saved."""
+    base = AutoModelForCausalLM.from_pretrained(
+        json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"],
+    )
     if rows:
         base.resize_token_embeddings(rows)
     peft.PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(to)
     return to
 
 
-@pytest.mark.parametrize("kind", [kind if kind in OFTEN else pytest.param(kind, marks=pytest.mark.slow) for kind in ADAPTERS])
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind in OFTEN else pytest.param(kind, marks=pytest.mark.slow) for kind in ADAPTERS],
+)
 def test_an_adapter_scores_as_the_model_that_peft_merges(make_adapter, tiny_model, tmp_path, kind):
     adapter = make_adapter(ADAPTERS[kind]())
     ids, offsets = ragged([33, 65, 2], 4096)
@@ -129,7 +145,10 @@ def test_identity_is_that_of_adapter_and_base(make_adapter, tiny_model, tmp_path
     base = copied(tiny_model("llama"), tmp_path / "base")
     adapter = make_adapter(ADAPTERS["LORA"](), base=base)
     before = identify_model(request(adapter))
-    assert before not in (identify_model(request(base)), identify_model(request(make_adapter(ADAPTERS["IA3"](), base=base))))
+    assert before not in (
+        identify_model(request(base)),
+        identify_model(request(make_adapter(ADAPTERS["IA3"](), base=base))),
+    )
     adapter = make_adapter(ADAPTERS["LORA"](), base=base)
     assert identify_model(request(adapter)) == before
     (adapter / "README.md").write_text("changed")
@@ -140,10 +159,16 @@ def test_identity_is_that_of_adapter_and_base(make_adapter, tiny_model, tmp_path
 
 def set_base(adapter: Path, base: str) -> None:
     config = json.loads((adapter / "adapter_config.json").read_text())
-    (adapter / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": base}))
+    (adapter / "adapter_config.json").write_text(
+        json.dumps({**config, "base_model_name_or_path": base}),
+    )
 
 
-def test_the_base_may_be_beside_the_adapter_and_brings_its_tokenizer(make_adapter, tiny_model, tmp_path):
+def test_the_base_may_be_beside_the_adapter_and_brings_its_tokenizer(
+    make_adapter,
+    tiny_model,
+    tmp_path,
+):
     adapter = make_adapter(ADAPTERS["LORA"]())
     wanted = load_model(request(adapter)).score(*ragged([33], 4096)).nll
     base = copied(tiny_model("llama"), tmp_path / "base")
@@ -180,7 +205,10 @@ def changed(adapter: Path, **entries: object) -> None:
         ({"base_model_name_or_path": "/nowhere/base"}, "its base model /nowhere/base is not here"),
         ({"base_model_name_or_path": "../adapter"}, r"its base model .* is an adapter, too"),
         ({"peft_type": "PROMPT_TUNING"}, "peft cannot apply it"),
-        ({"megatron_config": {"a": 1}, "megatron_core": "os"}, "adapters with megatron_config are not merged"),
+        (
+            {"megatron_config": {"a": 1}, "megatron_core": "os"},
+            "adapters with megatron_config are not merged",
+        ),
         ({"r": 3}, "peft cannot apply it"),
         ({"target_modules": ["q_proj"]}, "weights are of no layer of the base model, .*down_proj"),
         ({"target_modules": ["q_proj", "down_proj", "o_proj"]}, "weights are missing, .*o_proj"),
@@ -209,8 +237,16 @@ def test_merging_that_changes_outputs_is_refused(tmp_path, make_adapter):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(5)
-    sizes = {"vocab_size": 4096, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4}
-    LlamaForCausalLM(LlamaConfig(**sizes, tie_word_embeddings=True, initializer_range=0.5)).save_pretrained(tmp_path / "tied")
+    sizes = {
+        "vocab_size": 4096,
+        "hidden_size": 48,
+        "intermediate_size": 96,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+    }
+    LlamaForCausalLM(
+        LlamaConfig(**sizes, tie_word_embeddings=True, initializer_range=0.5),
+    ).save_pretrained(tmp_path / "tied")
     adapter = make_adapter(peft.LoraConfig(r=4, target_modules=["lm_head"]), base=tmp_path / "tied")
     with pytest.raises(UserError, match=r"merging it into .* changes logits by"):
         load_model(request(adapter))
@@ -223,7 +259,7 @@ def test_nothing_of_peft_is_printed_and_its_absence_is_one_line(make_adapter, mo
         warnings.simplefilter("always")
         load_model(request(adapter))
     assert capfd.readouterr() == ("", "")
-    assert not [each for each in caught if "peft" in each.filename]
+    assert not [item for item in caught if "peft" in item.filename]
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UserError) as refused:
         load_model(request(adapter))

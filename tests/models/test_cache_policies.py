@@ -1,4 +1,5 @@
-"""What cache policies keep: figures counted by hand, and those of quanto, of transformers' quantised cache and of kvpress."""
+"""What cache policies keep: figures counted by hand, and those of quanto, of transformers'
+quantised cache and of kvpress."""
 
 from __future__ import annotations
 
@@ -48,19 +49,35 @@ def read(policy: CachePolicy, keys: torch.Tensor, chunk: int) -> Compressed:
     past = keys[:, :, :0], keys[:, :, :0]
     for start in range(0, keys.shape[2], chunk):
         part = keys[:, :, start : start + chunk]
-        kept = policy(torch.cat([past[0], part], 2), torch.cat([past[1], part], 2), min(start + chunk, keys.shape[2]))
-        past = kept.keys, kept.values
-    return kept
+        stored = policy(
+            torch.cat([past[0], part], 2),
+            torch.cat([past[1], part], 2),
+            min(start + chunk, keys.shape[2]),
+        )
+        past = stored.keys, stored.values
+    return stored
 
 
 def test_codes_and_bytes_counted_by_hand():
-    """One row of two heads with three ids of four entries, the last of them exact; a group is a head's vector."""
-    keys = torch.tensor([[[[0.0, 1, 2, 3], [-9, -1, -4, 9], [0.1, 0.2, 0.3, 0.4]], [[5, 5, 5, 5], [1, 1.4, 2.6, 4], [7, 7, 7, 8]]]])
-    kept = parse_cache("int2:residual=1")(keys, keys, 3)
-    rounded = [[[0.0, 1, 2, 3], [-9, -3, -3, 9], [0.1, 0.2, 0.3, 0.4]], [[5, 5, 5, 5], [1, 1, 3, 4], [7, 7, 7, 8]]]
-    assert kept.keys.tolist() == torch.tensor([rounded]).tolist()
-    one = 4 * (4 // 4 + 4 + 4) + 2 * 4 * 4  # four groups of a byte, a scale and a minimum; two vectors of float32
-    assert kept.num_bytes == 2 * one
+    """One row of two heads with three ids of four entries, the last of them exact; a group is a
+    head's vector."""
+    keys = torch.tensor(
+        [
+            [
+                [[0.0, 1, 2, 3], [-9, -1, -4, 9], [0.1, 0.2, 0.3, 0.4]],
+                [[5, 5, 5, 5], [1, 1.4, 2.6, 4], [7, 7, 7, 8]],
+            ],
+        ],
+    )
+    stored = parse_cache("int2:residual=1")(keys, keys, 3)
+    rounded = [
+        [[0.0, 1, 2, 3], [-9, -3, -3, 9], [0.1, 0.2, 0.3, 0.4]],
+        [[5, 5, 5, 5], [1, 1, 3, 4], [7, 7, 7, 8]],
+    ]
+    assert stored.keys.tolist() == torch.tensor([rounded]).tolist()
+    # Four groups of a byte, a scale and a minimum; two vectors of float32.
+    one = 4 * (4 // 4 + 4 + 4) + 2 * 4 * 4
+    assert stored.num_bytes == 2 * one
     assert parse_cache("int4:residual=0:group=2")(keys, keys, 3).num_bytes == 2 * 12 * (1 + 4 + 4)
     assert parse_cache("int8:residual=9")(keys, keys, 3).num_bytes == parse_cache("full")(keys, keys, 3).num_bytes == 2 * 24 * 4
     assert parse_cache("fp8")(keys, keys, 3).num_bytes == 2 * (24 + 4)
@@ -69,8 +86,8 @@ def test_codes_and_bytes_counted_by_hand():
 @pytest.mark.parametrize(("bits", "steps"), [(8, 255), (4, 15), (2, 3)])
 def test_an_error_is_at_most_half_a_step(bits, steps):
     keys = drawn(2, 3, 40, 64)
-    kept = parse_cache(f"int{bits}:residual=0:group=32")(keys, keys, 40).keys
-    groups, errors = keys.view(-1, 32), (kept - keys).view(-1, 32).abs().amax(1)
+    stored = parse_cache(f"int{bits}:residual=0:group=32")(keys, keys, 40).keys
+    groups, errors = keys.view(-1, 32), (stored - keys).view(-1, 32).abs().amax(1)
     step = (groups.amax(1) - groups.amin(1)) / steps
     assert (errors <= 0.5001 * step).all()
     assert (errors > 0.25 * step).any()
@@ -78,25 +95,37 @@ def test_an_error_is_at_most_half_a_step(bits, steps):
 
 def test_fp8_scales_the_largest_magnitude_of_a_row_to_448():
     keys = torch.tensor([448.0, 100, 3.3, -0.07]).view(1, 1, 1, 4)
-    kept = parse_cache("fp8")(keys, 10 * keys, 1)
-    assert kept.keys.flatten().tolist() == [448, 96, 3.25, -0.0703125]  # e4m3 has three bits behind the leading one
-    torch.testing.assert_close(kept.values, 10 * kept.keys)
+    stored = parse_cache("fp8")(keys, 10 * keys, 1)
+    # E4m3 has three bits behind the leading one.
+    assert stored.keys.flatten().tolist() == [448, 96, 3.25, -0.0703125]
+    torch.testing.assert_close(stored.values, 10 * stored.keys)
 
 
 def test_a_window_is_the_first_ids_and_the_latest():
-    kept = read(parse_cache("window:2+3"), numbered(0, 20), 4)
-    assert kept.keys.flatten().tolist() == kept.values.flatten().tolist() == [0, 1, 17, 18, 19]
-    assert kept.num_bytes == 2 * 5 * 4
-    assert parse_cache("window:0+3")(numbered(0, 9), numbered(0, 9), 9).keys.flatten().tolist() == [6, 7, 8]
+    stored = read(parse_cache("window:2+3"), numbered(0, 20), 4)
+    assert stored.keys.flatten().tolist() == stored.values.flatten().tolist() == [0, 1, 17, 18, 19]
+    assert stored.num_bytes == 2 * 5 * 4
+    assert parse_cache("window:0+3")(numbered(0, 9), numbered(0, 9), 9).keys.flatten().tolist() == [
+        6,
+        7,
+        8,
+    ]
     assert parse_cache("window:4+256")(numbered(0, 9), numbered(0, 9), 9).keys.shape[2] == 9
 
 
 def test_the_share_that_is_evicted_is_of_all_ids_that_were_seen():
-    """The smallest norms are those of the first ids; of 8, 16 and 20 ids 2, 4 and 5 are kept, and what was evicted never returns."""
+    """The smallest norms are those of the first ids; of 8, 16 and 20 ids 2, 4 and 5 are kept, and
+    what was evicted never returns."""
     keys = numbered(1, 21)
     assert read(parse_cache("knorm:0.75"), keys, 20).keys.flatten().tolist() == [1, 2, 3, 4, 5]
     assert read(parse_cache("knorm:0.75"), keys, 8).keys.flatten().tolist() == [1, 2, 9, 10, 17]
-    assert read(parse_cache("knorm:0.75"), keys.flip(2), 8).keys.flatten().tolist() == [5, 4, 3, 2, 1]
+    assert read(parse_cache("knorm:0.75"), keys.flip(2), 8).keys.flatten().tolist() == [
+        5,
+        4,
+        3,
+        2,
+        1,
+    ]
     assert read(parse_cache("knorm:0.99"), keys, 8).keys.flatten().tolist() == [1]
 
 
@@ -108,11 +137,14 @@ def test_heads_evict_on_their_own():
 def test_keydiff_evicts_what_points_where_most_keys_point():
     """Norms do not matter: the one that points elsewhere stays, whatever its length."""
     keys = torch.tensor([[1.0, 0], [9, 0.1], [0, 99.0], [5, 0]]).view(1, 1, 4, 2)
-    kept = parse_cache("keydiff:0.75")(keys, keys, 4)
-    assert kept.keys.tolist() == keys[:, :, 2:3].tolist()
+    stored = parse_cache("keydiff:0.75")(keys, keys, 4)
+    assert stored.keys.tolist() == keys[:, :, 2:3].tolist()
 
 
-@pytest.mark.parametrize("text", [*EVERY, "int4:residual=3", pytest.param("int4:hqq", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "text",
+    [*EVERY, "int4:residual=3", pytest.param("int4:hqq", marks=pytest.mark.slow)],
+)
 def test_no_row_influences_another(text):
     if "hqq" in text:
         needs("hqq")
@@ -137,10 +169,10 @@ def test_what_was_kept_is_kept_unchanged(text):
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_the_error_does_not_grow_in_thirty_rounds(bits):
     keys, policy = drawn(1, 2, 1000, 64, dtype=torch.bfloat16), parse_cache(f"int{bits}:residual=0")
-    first = kept = policy(keys, keys, 1000)
+    first = stored = policy(keys, keys, 1000)
     for _ in range(30):
-        kept = policy(kept.keys, kept.values, 1000)
-    errors = [(rounded.keys.float() - keys.float()).square().mean().sqrt().item() for rounded in (first, kept)]
+        stored = policy(stored.keys, stored.values, 1000)
+    errors = [(rounded.keys.float() - keys.float()).square().mean().sqrt().item() for rounded in (first, stored)]
     assert errors[1] < (1.002 if bits == 8 else 1.001) * errors[0]
 
 
@@ -149,17 +181,29 @@ def test_the_error_does_not_grow_in_thirty_rounds(bits):
     [
         ("int16", "cache=int16: no such cache policy; did you mean int8?"),
         ("knrom:0.5", "cache=knrom:0.5: no such cache policy; did you mean knorm?"),
-        ("int4:half", "cache=int4:half: half is neither group=N nor residual=N, nor one of affine, quanto, hqq; write int4 or"),
+        (
+            "int4:half",
+            "cache=int4:half: half is neither group=N nor residual=N, nor one of affine, quanto, hqq; write int4 or",
+        ),
         ("int4:group=0", "cache=int4:group=0: group=0 is neither"),
-        ("int8:quanto", "cache=int8:quanto: quanto has 2 and 4 bits; write int8 or int8:group=64:residual=128"),
+        (
+            "int8:quanto",
+            "cache=int8:quanto: quanto has 2 and 4 bits; write int8 or int8:group=64:residual=128",
+        ),
         (
             "window:4",
             "cache=window:4: a window is a number of first ids, a plus sign, and a number of latest ids of at least 1; write window:4+256",
         ),
         ("window:4+0", "cache=window:4+0: a window is"),
         ("window", "cache=window: window takes no such options; write window:4+256"),
-        ("knorm:1", "cache=knorm:1: 1 is not a share of ids to evict, between 0 and 1; write knorm:0.5"),
-        ("keydiff:most", "cache=keydiff:most: most is not a share of ids to evict, between 0 and 1; write keydiff:0.5"),
+        (
+            "knorm:1",
+            "cache=knorm:1: 1 is not a share of ids to evict, between 0 and 1; write knorm:0.5",
+        ),
+        (
+            "keydiff:most",
+            "cache=keydiff:most: most is not a share of ids to evict, between 0 and 1; write keydiff:0.5",
+        ),
         ("full:2", "cache=full:2: full takes no such options; write full"),
     ],
 )
@@ -171,7 +215,10 @@ def test_what_is_no_policy_is_refused(text, said):
 
 def test_groups_that_do_not_divide_a_head_are_refused():
     keys = drawn(1, 1, 200, 96)
-    with pytest.raises(UserError, match=r"groups of 64 entries do not divide a head's width of 96; give int4:group=32$"):
+    with pytest.raises(
+        UserError,
+        match=r"groups of 64 entries do not divide a head's width of 96; give int4:group=32$",
+    ):
         parse_cache("int4")(keys, keys, 200)
 
 
@@ -180,7 +227,10 @@ def test_a_backend_that_is_not_installed_is_named(monkeypatch):
         raise metadata.PackageNotFoundError(package)
 
     monkeypatch.setattr(metadata, "version", missing)
-    with pytest.raises(UsageError, match=r'optimum-quanto is not installed; pip install "recallkit-lm\[cache\]", or leave quanto out$'):
+    with pytest.raises(
+        UsageError,
+        match=r'optimum-quanto is not installed; pip install "recallkit-lm\[cache\]", or leave quanto out$',
+    ):
         parse_cache("int4:quanto")
 
 
@@ -208,13 +258,16 @@ def test_hqq_is_about_as_near_in_as_many_bytes(bits):
     theirs = parse_cache(f"int{bits}:residual=0:hqq")(keys, keys, 51)
     padding = 3 * (64 * bits // 8 + 4 + 4)
     assert ours.num_bytes <= theirs.num_bytes <= ours.num_bytes + 2 * padding
-    errors = [(kept.keys - keys).abs().mean().item() for kept in (ours, theirs)]
+    errors = [(stored.keys - keys).abs().mean().item() for stored in (ours, theirs)]
     assert 0.7 * errors[0] < errors[1] < 1.1 * errors[0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bits", [2, 4])
-def test_a_llama_read_in_chunks_predicts_what_it_does_with_the_cache_of_transformers(bits, tmp_path):
+def test_a_llama_read_in_chunks_predicts_what_it_does_with_the_cache_of_transformers(
+    bits,
+    tmp_path,
+):
     """Where a chunk is as long as what theirs leaves exact, both quantise everything after each."""
     needs("optimum-quanto")
     model = small_llama()
@@ -222,34 +275,54 @@ def test_a_llama_read_in_chunks_predicts_what_it_does_with_the_cache_of_transfor
     ids = torch.randint(64, (1, 50))
     cache = QuantizedCache("quanto", model.config, nbits=bits, q_group_size=16, residual_length=10)
     with torch.inference_mode():
-        logits = torch.cat([model(part, past_key_values=cache).logits[0] for part in ids.split(10, 1)])
+        logits = torch.cat(
+            [model(part, past_key_values=cache).logits[0] for part in ids.split(10, 1)],
+        )
         exact = model(ids).logits[0]
     for backend in ("affine", "quanto"):
         variant = Variant(cache=f"int{bits}:residual=0:group=16:{backend}", chunk=10)
         ours = (
             load_model(ModelRequest(str(tmp_path), 64, device="cpu", variant=variant)).score(ids[0].numpy().astype(np.uint32), [0, 50]).nll
         )
-        assert np.abs(ours - functional.cross_entropy(logits[:-1], ids[0, 1:], reduction="none").numpy()).max() < 1e-5
-    assert np.abs(ours - functional.cross_entropy(exact[:-1], ids[0, 1:], reduction="none").numpy()).max() > 1e-3
+        assert (
+            np.abs(
+                ours - functional.cross_entropy(logits[:-1], ids[0, 1:], reduction="none").numpy(),
+            ).max()
+            < 1e-5
+        )
+    assert (
+        np.abs(
+            ours - functional.cross_entropy(exact[:-1], ids[0, 1:], reduction="none").numpy(),
+        ).max()
+        > 1e-3
+    )
 
 
 def test_fp8_of_one_chunk_is_that_of_transformers():
     keys, values = drawn(1, 2, 30, 16), 7 * drawn(1, 2, 30, 8)
     layer = Fp8QuantizedLayer()
     layer.update(keys, values)
-    kept = parse_cache("fp8")(keys, values, 30)
-    assert torch.equal(kept.keys, layer._dequantize(layer._quantized_keys))
-    assert torch.equal(kept.values, layer._dequantize(layer._quantized_values))
+    stored = parse_cache("fp8")(keys, values, 30)
+    assert torch.equal(stored.keys, layer._dequantize(layer._quantized_keys))
+    assert torch.equal(stored.values, layer._dequantize(layer._quantized_values))
 
 
 def small_llama() -> LlamaForCausalLM:
     """Random, with two heads of keys of width 16, and large weights, so that what is lost shows."""
     torch.manual_seed(0)
-    sizes = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 3, "initializer_range": 0.3}
-    return LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)).eval()
+    sizes = {
+        "vocab_size": 64,
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "num_hidden_layers": 3,
+        "initializer_range": 0.3,
+    }
+    return LlamaForCausalLM(
+        LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2),
+    ).eval()
 
 
-# ------------------------------------------------------------------------------------------ packages that want other versions
+# ---------------------------------------------------------------- packages that want other versions
 
 PRESSES = """
 import sys
@@ -271,7 +344,8 @@ save_file(kept, "kept.safetensors")
 
 
 def environment(folder: Path, package: str) -> Path:
-    """The Python of a new environment with a package and what it requires in other versions than this one has; the rest is shared."""
+    """The Python of a new environment with a package and what it requires in other versions than
+    this one has; the rest is shared."""
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     [site_packages] = folder.glob("venv/lib/python*/site-packages")
     shared = [path for path in sys.path if path.endswith("site-packages")]
@@ -283,7 +357,8 @@ def environment(folder: Path, package: str) -> Path:
 
 @pytest.mark.slow
 def test_what_is_evicted_is_what_kvpress_evicts(tmp_path):
-    """After a prefill of a random Llama, whose keys have two heads; kvpress leaves them in the order of their scores."""
+    """After a prefill of a random Llama, whose keys have two heads; kvpress leaves them in the
+    order of their scores."""
     python = environment(tmp_path, "kvpress==0.5.5")
     model = small_llama()
     model.save_pretrained(tmp_path / "model")
@@ -298,9 +373,12 @@ def test_what_is_evicted_is_what_kvpress_evicts(tmp_path):
     for name in ("knorm", "keydiff"):
         for number, layer in enumerate(cache.layers):
             ours = parse_cache(f"{name}:0.3")(layer.keys, layer.values, 100)
-            for kept, part in ((ours.keys, "keys"), (ours.values, "values")):
-                assert kept.shape == (2, 2, 70, 16)
-                torch.testing.assert_close(by_first_entry(kept), by_first_entry(theirs[f"{name} {part} {number}"]))
+            for stored, part in ((ours.keys, "keys"), (ours.values, "values")):
+                assert stored.shape == (2, 2, 70, 16)
+                torch.testing.assert_close(
+                    by_first_entry(stored),
+                    by_first_entry(theirs[f"{name} {part} {number}"]),
+                )
 
 
 def by_first_entry(vectors: torch.Tensor) -> torch.Tensor:
@@ -312,6 +390,20 @@ def by_first_entry(vectors: torch.Tensor) -> torch.Tensor:
 def test_hqq_in_an_environment_of_its_own(tmp_path):
     """Where HQQ is installed, transformers imports it, and with it what makes torch warn."""
     python = environment(tmp_path, "hqq==0.2.8.post1")
-    command = [python, "-m", "pytest", "-q", "-m", "slow", "-W", "ignore", "-p", "no:cacheprovider", __file__, "-k", "hqq and not own"]
+    command = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-m",
+        "slow",
+        "-W",
+        "ignore",
+        "-p",
+        "no:cacheprovider",
+        __file__,
+        "-k",
+        "hqq and not own",
+    ]
     done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
     assert "4 passed" in done.stdout, done.stdout

@@ -1,4 +1,5 @@
-"""Control models are true language models: they sum to one, and every score equals a slow direct computation."""
+"""Control models are true language models: they sum to one, and every score equals a slow direct
+computation."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ VOCAB = 11
 
 
 class Slow:
-    """The formulas of `recallkit.models.control`, a dense distribution at a time, in plain Python."""
+    """The formulas of `recallkit.models.control`, a dense distribution at a time, in plain
+    Python."""
 
     def __init__(self, training: list[int], order: int, cache_weight: float) -> None:
         self.unigrams = Counter(training)
@@ -55,8 +57,18 @@ def make_counts(path, training: list[int]):
     ids = np.array(training, np.uint16)
     run = count_bigrams(ids, np.zeros(1, np.int64))
     tokens, counts = np.unique(ids, return_counts=True)
-    counted = CountedStream(run, tokens.astype(np.uint32), counts.astype(np.uint64), len(training), 1)
-    write_counts(path, counted, {"tokenizer": TOKENIZER | {"vocab_size": VOCAB}, "boundary": "pack", "only": None})
+    counted = CountedStream(
+        run,
+        tokens.astype(np.uint32),
+        counts.astype(np.uint64),
+        len(training),
+        1,
+    )
+    write_counts(
+        path,
+        counted,
+        {"tokenizer": TOKENIZER | {"vocab_size": VOCAB}, "boundary": "pack", "only": None},
+    )
     return path
 
 
@@ -67,7 +79,11 @@ ids = st.lists(st.integers(0, VOCAB - 2), min_size=2, max_size=60)
 @given(training=ids, text=st.lists(ids, min_size=1, max_size=3))
 def test_scores_equal_the_slow_computation(tmp_path_factory, training, text):
     counts = make_counts(tmp_path_factory.mktemp("c") / "counts.duckdb", training)
-    for name, order, weight in (("unigram", 1, 0.0), ("bigram", 2, 0.0), ("recall", 2, CACHE_WEIGHT)):
+    for name, order, weight in (
+        ("unigram", 1, 0.0),
+        ("bigram", 2, 0.0),
+        ("recall", 2, CACHE_WEIGHT),
+    ):
         model = load_model(ModelRequest(f"control:{name}", VOCAB, counts=counts))
         check_scores(model, Slow(training, order, weight), text)
 
@@ -99,7 +115,10 @@ def test_the_cache_is_reset_at_every_sequence(tmp_path):
 
 
 def test_identity_follows_the_counts(tmp_path):
-    a, b = make_counts(tmp_path / "a.duckdb", [1, 2, 3]), make_counts(tmp_path / "b.duckdb", [1, 2, 4])
+    a, b = (
+        make_counts(tmp_path / "a.duckdb", [1, 2, 3]),
+        make_counts(tmp_path / "b.duckdb", [1, 2, 4]),
+    )
     digests = {identify_model(ModelRequest("control:bigram", VOCAB, counts=path)) for path in (a, b)}
     assert len(digests) == 2
     assert identify_model(ModelRequest("control:bigram", VOCAB, counts=a)) in digests

@@ -35,8 +35,8 @@ def native(*mixers: str | tuple[str, dict[str, Any]]) -> LanguageModel:
 def both(module: Any, **request: Any) -> tuple[Any, Any]:
     """A model that may be recorded, and the same one that may not."""
     spec, live = (module, None) if isinstance(module, str) else ("live:model", module)
-    made = ModelRequest(spec, VOCAB, device="cpu", module=live, **request)
-    first, second = load_model(made), load_model(replace(made, cuda_graphs=False))
+    actual = ModelRequest(spec, VOCAB, device="cpu", module=live, **request)
+    first, second = load_model(actual), load_model(replace(actual, cuda_graphs=False))
     return first, second
 
 
@@ -68,8 +68,8 @@ def generated(model: Any, most: int, stops: list[int]) -> list[tuple[list[int], 
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, VOCAB, length, dtype=np.uint32) for length in (9, 14, 9, 5)]
     answers = [rng.integers(0, VOCAB, length, dtype=np.uint32) for length in (2, 0, 0, 0)]
-    found = model.generate(prompts, answers, most, lambda number, ids: len(ids) >= stops[number])
-    return [(each.ids, each.answer_nll.tobytes()) for each in found]
+    results = model.generate(prompts, answers, most, lambda number, ids: len(ids) >= stops[number])
+    return [(item.ids, item.answer_nll.tobytes()) for item in results]
 
 
 @pytest.mark.parametrize(
@@ -206,8 +206,8 @@ def test_score_files_have_the_same_bytes_also_resumed(
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["attention", "based", "mamba", "retnet", "rwkv"])
 def test_a_gpu_replays_to_the_bit(name):
-    made = ModelRequest(f"zoo:{name}", 4096, device="cuda")
-    recorded, launched = load_model(made), load_model(replace(made, cuda_graphs=False))
+    actual = ModelRequest(f"zoo:{name}", 4096, device="cuda")
+    recorded, launched = load_model(actual), load_model(replace(actual, cuda_graphs=False))
     for seed in range(6):
         sequences = batch(4, 64, seed, 4096)
         assert recorded.score(*sequences).nll.tobytes() == launched.score(*sequences).nll.tobytes()

@@ -1,4 +1,5 @@
-"""What models cost: figures counted by hand, the papers' architectures beside their printed sizes and operations; every miss is stated."""
+"""What models cost: figures counted by hand, the papers' architectures beside their printed sizes
+and operations; every miss is stated."""
 
 from __future__ import annotations
 
@@ -29,34 +30,44 @@ def figures(row: dict[str, object]) -> tuple[object, ...]:
 
 
 def test_costs_of_attention_are_those_reckoned_by_hand():
-    """Four matrices of 64 x 64; keys and values of all or of the latest 64 tokens; four operations a channel for each pair seen."""
-    found = costs(64, 100)
+    """Four matrices of 64 x 64; keys and values of all or of the latest 64 tokens; four operations
+    a channel for each pair seen."""
+    results = costs(64, 100)
     matrices = 4 * 64 * 64
     all_pairs, window_pairs = 100 * 101 // 2, 64 * 65 // 2 + 36 * 64
-    assert figures(found["attention"]) == (matrices, 2 * 64 * 100, 2 * matrices + 4 * 64 * all_pairs / 100)
-    assert figures(found["sliding_window"]) == (matrices, 2 * 64 * 64, 2 * matrices + 4 * 64 * window_pairs / 100)
+    assert figures(results["attention"]) == (
+        matrices,
+        2 * 64 * 100,
+        2 * matrices + 4 * 64 * all_pairs / 100,
+    )
+    assert figures(results["sliding_window"]) == (
+        matrices,
+        2 * 64 * 64,
+        2 * matrices + 4 * 64 * window_pairs / 100,
+    )
 
 
 def test_costs_of_mamba_are_those_reckoned_by_hand():
-    """128 channels of 16 numbers of state, a convolution of 4 taps, steps through 4 channels; the same whatever the length."""
+    """128 channels of 16 numbers of state, a convolution of 4 taps, steps through 4 channels; the
+    same whatever the length."""
     linear = 64 * 256 + 128 * (4 + 2 * 16) + 4 * 128 + 128 * 64  # in, x, dt, out
     others = 128 * (4 + 1) + 128 + 128 * 16 + 128  # convolution with its bias, bias of dt, A, D
     scan = 128 * (2 * 4 + 7 * 16)  # and some operations for each channel, a fifth of these at most
-    found = costs(64, 100)["mamba"]
-    assert figures(found) == figures(costs(64, 7)["mamba"])
-    assert (found["parameters"], found["state_elements"]) == (linear + others, 128 * 16)
-    assert 0 < found["flops_per_token"] - 2 * linear - scan < 0.2 * scan
+    results = costs(64, 100)["mamba"]
+    assert figures(results) == figures(costs(64, 7)["mamba"])
+    assert (results["parameters"], results["state_elements"]) == (linear + others, 128 * 16)
+    assert 0 < results["flops_per_token"] - 2 * linear - scan < 0.2 * scan
 
 
 def test_the_command_line_gives_the_same_figures(run):
     done = run("models", "--describe", "--width", 128, "--seq-len", 100, "--json")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert (found["width"], found["seq_len"]) == (128, 100)
-    assert found["mixers"] == describe_mixers(128, 100)
-    assert [row["model"] for row in found["models"]] == [f"zoo:{name}" for name in zoo.ARCHITECTURES]
+    results = json.loads(done.stdout)
+    assert (results["width"], results["seq_len"]) == (128, 100)
+    assert results["mixers"] == describe_mixers(128, 100)
+    assert [row["model"] for row in results["models"]] == [f"zoo:{name}" for name in zoo.ARCHITECTURES]
     shipped = zoo.shipped()
-    for name, row in zip(zoo.ARCHITECTURES, found["models"], strict=True):
+    for name, row in zip(zoo.ARCHITECTURES, results["models"], strict=True):
         assert row["parameters"] == pytest.approx(zoo.MATCHED_PARAMETERS, rel=0.01)
         assert row["embeddings"] == zoo.VOCAB_SIZE * zoo.WIDTH
         assert (row["trained_tokens"] is not None) == (name in shipped)
@@ -70,7 +81,7 @@ def test_a_width_that_not_every_mixer_can_have_is_refused(run):
     assert not done.stdout
 
 
-# ------------------------------------------------------------------------------------------------------------- presets
+# ------------------------------------------------------------------------------------------ presets
 
 MISSES = {
     "attention-125m": -1.1,
@@ -117,16 +128,24 @@ def test_parameters_are_the_printed_ones_within_a_percent_or_the_miss_is_stated(
         assert row["parameters"] == pytest.approx(row["printed"] * (1 + row["miss"]))
 
 
-@pytest.mark.parametrize(("name", "convolutions", "each", "window"), [("based-360m", 17, 5, 64), ("based-1.3b", 22, 7, 16)])
-def test_based_has_the_layers_of_its_table_7(name, convolutions, each, window):
+@pytest.mark.parametrize(
+    ("name", "convolutions", "item", "window"),
+    [("based-360m", 17, 5, 64), ("based-1.3b", 22, 7, 16)],
+)
+def test_based_has_the_layers_of_its_table_7(name, convolutions, item, window):
     layers = preset(name).layers
     kinds = [layer.mixer for layer in layers]
-    assert [kinds.count(kind) for kind in ("gated_short_conv", "linear_attention", "sliding_window")] == [convolutions, each, each]
-    assert {layer.options["window"] for layer in layers if layer.mixer == "sliding_window"} == {window}
+    assert [kinds.count(kind) for kind in ("gated_short_conv", "linear_attention", "sliding_window")] == [convolutions, item, item]
+    assert {layer.options["window"] for layer in layers if layer.mixer == "sliding_window"} == {
+        window,
+    }
     assert {layer.options["feature_dim"] for layer in layers if layer.mixer == "linear_attention"} == {16}
 
 
-@pytest.mark.parametrize(("name", "base"), [("base-conv-random-162m", "base-conv-168m"), ("hyena-window-64-159m", "hyena-158m")])
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [("base-conv-random-162m", "base-conv-168m"), ("hyena-window-64-159m", "hyena-158m")],
+)
 def test_hybrids_have_three_other_layers_evenly_spread(name, base):
     """Zoology's section 5 and appendix C.2: in place of convolutions, with all else as it was."""
     changed = [i for i, (one, other) in enumerate(zip(preset(name).layers, preset(base).layers, strict=True)) if one != other]
@@ -137,7 +156,7 @@ def test_hybrids_have_three_other_layers_evenly_spread(name, base):
 
 def test_ablations_differ_from_based_in_what_table_6_prints():
     """Feature dimension with the map, window, whether there are convolutions, decay."""
-    found = {}
+    results = {}
     for name, entry in PRESETS.items():
         if entry.table == "based:6":
             layers = entry.config.layers
@@ -145,8 +164,14 @@ def test_ablations_differ_from_based_in_what_table_6_prints():
             features = make_mixer("linear_attention", 1024, **linear).feature_map.num_features
             windows = {layer.options["window"] for layer in layers if layer.mixer == "sliding_window"}
             convolutions = any(layer.mixer == "gated_short_conv" for layer in layers)
-            found[name] = (linear["feature_dim"], features, max(windows, default=None), convolutions, linear.get("decay"))
-    assert sorted(found.values(), key=str) == sorted(
+            results[name] = (
+                linear["feature_dim"],
+                features,
+                max(windows, default=None),
+                convolutions,
+                linear.get("decay"),
+            )
+    assert sorted(results.values(), key=str) == sorted(
         [
             (16, 153, 64, True, "input"),
             (16, 16, 64, True, "input"),
@@ -191,7 +216,7 @@ def test_the_table_has_every_preset_and_its_note(rows, capsys, monkeypatch):
     assert " ".join(shown.split()).startswith(f"{near} of {len(rows)} architectures")
 
 
-# ------------------------------------------------------------------------------------------- operations as the paper counts
+# ------------------------------------------------------------------- operations as the paper counts
 
 MATCHED = {
     "attention-73m": (1.52, 1.521),
@@ -225,16 +250,29 @@ UNMATCHED = {
 
 def test_operations_are_the_printed_ones_or_named():
     for name, (theirs, ours) in (MATCHED | UNMATCHED).items():
-        found = paper_flops(PRESETS[name]) / 1e12
-        assert found == pytest.approx(ours, abs=0.0005), name
-        assert (abs(found - theirs) <= 0.005) == (name in MATCHED), name
+        results = paper_flops(PRESETS[name]) / 1e12
+        assert results == pytest.approx(ours, abs=0.0005), name
+        assert (abs(results - theirs) <= 0.005) == (name in MATCHED), name
 
 
 def test_what_models_and_tokenizers_read_is_said_before_anything_is_read(run, tiny_model, tmp_path):
-    folder = write(tmp_path / "model", ["<eos>", "<bos>"], template="<bos>", tokenizer={"eos_token": "<eos>"})
+    folder = write(
+        tmp_path / "model",
+        ["<eos>", "<bos>"],
+        template="<bos>",
+        tokenizer={"eos_token": "<eos>"},
+    )
     alone = shutil.copytree(folder, tmp_path / "alone")
     shutil.copytree(tiny_model("llama"), folder, dirs_exist_ok=True)
-    result = run("models", "--describe", folder, f"none={folder},bos=none", alone, "zoo:mamba", "--json")
+    result = run(
+        "models",
+        "--describe",
+        folder,
+        f"none={folder},bos=none",
+        alone,
+        "zoo:mamba",
+        "--json",
+    )
     rows = {row["model"]: row for row in json.loads(result.stdout)}
     read = {name: (row["kind"], row["context"], row["prefix"], row["end_token"]) for name, row in rows.items()}
     assert read == {
@@ -254,7 +292,10 @@ def test_architectures_of_a_size_have_its_parameters_and_context(size):
         config = zoo.architecture(name, size, 512)
         with torch.device("meta"):
             model = LanguageModel(config)
-        assert model.num_parameters(embeddings=False) == pytest.approx(zoo.SIZES[size].parameters, rel=0.01), name
+        assert model.num_parameters(embeddings=False) == pytest.approx(
+            zoo.SIZES[size].parameters,
+            rel=0.01,
+        ), name
         assert model.max_length == 512
         assert len(config.layers) == 4 * zoo.SIZES[size].repeats
         heads = {layer.options["num_heads"] for layer in config.layers if "num_heads" in layer.options}

@@ -17,15 +17,20 @@ PAGE = ROOT / "docs" / "models.md"
     ("name", "sharing"),
     [
         ("moshi", "any"),  # its window is applied to what is carried alone
-        ("doge", "equal"),  # beyond its window it keeps the ids that weigh most, of those that are read at once
+        # Beyond its window it keeps the ids that weigh most, of those that are read at once.
+        ("doge", "equal"),
         ("mistral_large4", "equal"),  # ids whose index scores are all zero are equally good
     ],
 )
 def test_what_a_window_or_a_selection_changes_is_no_part_of_a_score(tmp_path, name, sharing):
-    """Each gives one pass's scores of the few ids that are read when it is loaded, also in a batch and in chunks."""
+    """Each gives one pass's scores of the few ids that are read when it is loaded, also in a batch
+    and in chunks."""
     family = outcome(name, tmp_path)
     assert (family.result, family.sharing, family.carried) == ("equal", sharing, "no")
-    assert re.match(r"its state cannot be carried over \d+ ids in chunks of \d+.*; read it in windows with --stride", family.why)
+    assert re.match(
+        r"its state cannot be carried over \d+ ids in chunks of \d+.*; read it in windows with --stride",
+        family.why,
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,16 +42,25 @@ def test_what_a_window_or_a_selection_changes_is_no_part_of_a_score(tmp_path, na
         ("blenderbot", {}, "chunks"),
     ],
 )
-def test_layers_of_one_kind_and_a_decoder_behind_a_wrapper_are_carried(tmp_path, name, settings, carried):
+def test_layers_of_one_kind_and_a_decoder_behind_a_wrapper_are_carried(
+    tmp_path,
+    name,
+    settings,
+    carried,
+):
     family = outcome(name, tmp_path, **settings)
     assert (family.result, family.carried) == ("equal", carried)
 
 
 def test_a_model_of_text_within_another_is_scored_and_one_without_is_refused(tmp_path):
-    """Both before their weights are read and after: a class of images and sounds, and one that names no head."""
+    """Both before their weights are read and after: a class of images and sounds, and one that
+    names no head."""
     assert outcome("nemotron_h_omni", tmp_path / "wraps").result == "equal"
     refused = outcome("blip", tmp_path / "none")
-    assert (refused.result, refused.why) == ("refused", "not a language model with input and output embeddings; give one with a head")
+    assert (refused.result, refused.why) == (
+        "refused",
+        "not a language model with input and output embeddings; give one with a head",
+    )
 
 
 @pytest.mark.ci
@@ -67,7 +81,7 @@ def test_the_page_says_what_becomes_of_every_family(warm):
     import transformers
 
     everything = list(every_family.outcomes(every_family.names(), at_once=2))
-    assert [each for each in everything if each.result == "different"] == []
+    assert [item for item in everything if item.result == "different"] == []
     page = PAGE.read_text(encoding="utf-8")
     if f"of transformers {transformers.__version__}:" not in page:
         pytest.skip("the page is of another version of transformers")

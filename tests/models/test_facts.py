@@ -26,7 +26,13 @@ def test_a_directory_says_what_its_loaded_model_says(tiny_model, family):
     model = load_model(ModelRequest(str(path), 4096, device="cpu"))
     layers = layers_by_kernel(model.model)
     num_weights = sum(weight.numel() for weight in model.model.parameters())
-    assert facts(path) == ModelFacts(model.vocab_size, model.max_length, "float32", num_weights, layers)
+    assert facts(path) == ModelFacts(
+        model.vocab_size,
+        model.max_length,
+        "float32",
+        num_weights,
+        layers,
+    )
 
 
 def test_so_does_a_model_of_the_zoo():

@@ -131,28 +131,28 @@ def request(folder: Path | str, **options: object) -> ModelRequest:
 @needs_fla
 @pytest.mark.parametrize("name", OURS)
 def test_our_mixers_score_as_fla_does(tmp_path, hub, name):
-    found = saved_by_fla(tmp_path / "saved", name, OURS[name], scored=False)
+    results = saved_by_fla(tmp_path / "saved", name, OURS[name], scored=False)
     hub("owner/name", tmp_path / "saved")
     for spec in (tmp_path / "saved", "owner/name"):
         model = load_model(request(spec))
         assert isinstance(model, NativeModel)
-        np.testing.assert_allclose(model.score(found["ids"], found["offsets"]).nll, found["nll"], rtol=0, atol=2e-5)
-        carried = model.score_carrying(found["ids"], found["offsets"], 7).nll
-        np.testing.assert_allclose(carried, found["nll"], rtol=0, atol=2e-5)
+        np.testing.assert_allclose(model.score(results["ids"], results["offsets"]).nll, results["nll"], rtol=0, atol=2e-5)
+        carried = model.score_carrying(results["ids"], results["offsets"], 7).nll
+        np.testing.assert_allclose(carried, results["nll"], rtol=0, atol=2e-5)
     assert identify_model(request("owner/name")) == f"{10:040x}"
-    alone = [model.score(found["ids"][a:b], np.array([0, b - a])).nll for a, b in itertools.pairwise(found["offsets"])]
-    np.testing.assert_allclose(np.concatenate(alone), found["nll"], rtol=0, atol=2e-5)
+    alone = [model.score(results["ids"][a:b], np.array([0, b - a])).nll for a, b in itertools.pairwise(results["offsets"])]
+    np.testing.assert_allclose(np.concatenate(alone), results["nll"], rtol=0, atol=2e-5)
 
 
 @needs_fla
 @pytest.mark.parametrize("name", THEIRS)
 def test_fla_itself_scores_what_our_mixers_do_not(tmp_path, name):
-    found = saved_by_fla(tmp_path, name, THEIRS[name], scored=True)
-    assert found["class"] == "TransformersModel"
-    np.testing.assert_allclose(found["scored"], found["nll"], rtol=0, atol=2e-5)
-    assert found["kept"] == "transformers.models.mamba2.configuration_mamba2", "importing fla takes transformers' own classes from it"
-    assert found["mixers"].tolist() == [f"{layer} {KINDS[name]}" for layer in (0, 1)]
-    assert np.abs(found["ablated"] - found["scored"]).max() > 1e-3
+    results = saved_by_fla(tmp_path, name, THEIRS[name], scored=True)
+    assert results["class"] == "TransformersModel"
+    np.testing.assert_allclose(results["scored"], results["nll"], rtol=0, atol=2e-5)
+    assert results["kept"] == "transformers.models.mamba2.configuration_mamba2", "importing fla takes transformers' own classes from it"
+    assert results["mixers"].tolist() == [f"{layer} {KINDS[name]}" for layer in (0, 1)]
+    assert np.abs(results["ablated"] - results["scored"]).max() > 1e-3
 
 
 @needs_fla
@@ -227,7 +227,7 @@ def test_every_weight_is_needed_and_no_other_one_is_taken(tmp_path):
     for name in ("model.embeddings.weight", "model.layers.0.attn.k_proj.weight", "model.layers.0.attn.A_log", "lm_head.weight"):
         shape = SHAPES[name]
         with pytest.raises(UserError, match=r"missing|Missing key"):
-            load_model(request(write_weights(tmp_path, {other: of for other, of in SHAPES.items() if other != name})))
+            load_model(request(write_weights(tmp_path, {other: owner for other, owner in SHAPES.items() if other != name})))
         with pytest.raises(UserError, match=r"size mismatch|is not that of a model"):
             load_model(request(write_weights(tmp_path, SHAPES | {name: (shape[0] + 1, *shape[1:])})))
     with pytest.raises(UserError, match=r"Unexpected key.*extra"):
@@ -262,7 +262,9 @@ def test_heads_that_share_keys_and_values_are_those_of_a_file_where_each_has_its
     with pytest.raises(UserError, match=r"k_proj.weight has 4 rows, which are not those of 2 heads"):
         scored()
     weights = load_file(tmp_path / "model.safetensors")
-    weights |= {name: weights[name].repeat(2, 1) for name in (f"model.layers.1.attn.{part}_proj.weight" for part in "kv")}
+    for part in "kv":
+        name = f"model.layers.1.attn.{part}_proj.weight"
+        weights[name] = weights[name].repeat(2, 1)
     save_file(weights, tmp_path / "model.safetensors")
     np.testing.assert_array_equal(scored(num_kv_heads=2), shared)
     np.testing.assert_array_equal(scored(num_kv_heads=2, window_size=2), narrow)
@@ -280,21 +282,21 @@ def swish(x: np.ndarray) -> np.ndarray:
     return x * sigmoid(x)
 
 
-def hgrn(of: dict[str, np.ndarray], u: np.ndarray, bound: np.ndarray, heads: int | None) -> np.ndarray:
+def hgrn(owner: dict[str, np.ndarray], u: np.ndarray, bound: np.ndarray, heads: int | None) -> np.ndarray:
     """The formulas of HGRN, and with heads of HGRN-2, token by token; a norm of HGRN-2 has another epsilon than the model."""
-    gates = bound + (1 - bound) * sigmoid(u @ of["f_proj"].T)
+    gates = bound + (1 - bound) * sigmoid(u @ owner["f_proj"].T)
     if heads is None:
-        h, found = np.zeros(gates.shape[1]), []
-        for a, i in zip(gates, u @ of["i_proj"].T, strict=True):
+        h, results = np.zeros(gates.shape[1]), []
+        for a, i in zip(gates, u @ owner["i_proj"].T, strict=True):
             h = a * h + (1 - a) * swish(i)
-            found.append(h)
-        return normed(np.stack(found), of["g_norm"], 1e-3) * swish(u @ of["g_proj"].T) @ of["o_proj"].T
-    q, a, v = (x.reshape(len(u), heads, -1) for x in (swish(u @ of["q_proj"].T), gates, u @ of["i_proj"].T))
-    state, found = np.zeros((heads, q.shape[2], v.shape[2])), []
+            results.append(h)
+        return normed(np.stack(results), owner["g_norm"], 1e-3) * swish(u @ owner["g_proj"].T) @ owner["o_proj"].T
+    q, a, v = (x.reshape(len(u), heads, -1) for x in (swish(u @ owner["q_proj"].T), gates, u @ owner["i_proj"].T))
+    state, results = np.zeros((heads, q.shape[2], v.shape[2])), []
     for i in range(len(u)):
         state = a[i][..., None] * state + (1 - a[i])[..., None] * v[i][:, None]
-        found.append((q[i][..., None] * state).sum(1).ravel() / np.sqrt(q.shape[2]))
-    return normed(np.stack(found), of["g_norm"], 1e-5) @ of["o_proj"].T
+        results.append((q[i][..., None] * state).sum(1).ravel() / np.sqrt(q.shape[2]))
+    return normed(np.stack(results), owner["g_norm"], 1e-5) @ owner["o_proj"].T
 
 
 @pytest.mark.parametrize(("kind", "heads"), [("hgrn", None), ("hgrn2", 2)])
@@ -328,17 +330,17 @@ def test_hgrn_is_its_formula(tmp_path, kind, heads):
     bounds = (shares / shares.sum(0)).cumsum(0)
     x = weights["model.embeddings.weight"][ids[:-1]]
     for i in range(layers):
-        of = {name: weights[f"model.layers.{i}.{name}.weight"] for name in own}
-        mixer = {name.removeprefix("attn."): of[name] for name in own if name.startswith("attn.")}
-        x = x + hgrn(mixer, normed(x, of["attn_norm"], 1e-3), bounds[i] - bounds[0], heads)
-        u = normed(x, of["mlp_norm"], 1e-3)
-        x = x + (swish(u @ of["mlp.gate_proj"].T) * (u @ of["mlp.up_proj"].T)) @ of["mlp.down_proj"].T
+        owner = {name: weights[f"model.layers.{i}.{name}.weight"] for name in own}
+        mixer = {name.removeprefix("attn."): owner[name] for name in own if name.startswith("attn.")}
+        x = x + hgrn(mixer, normed(x, owner["attn_norm"], 1e-3), bounds[i] - bounds[0], heads)
+        u = normed(x, owner["mlp_norm"], 1e-3)
+        x = x + (swish(u @ owner["mlp.gate_proj"].T) * (u @ owner["mlp.up_proj"].T)) @ owner["mlp.down_proj"].T
     logits = normed(x, weights["model.norm.weight"], 1e-3) @ weights["lm_head.weight"].T
     wanted = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(ids) - 1), ids[1:]]
     model = load_model(request(tmp_path, dtype="float64"))
     assert isinstance(model, NativeModel)
-    for found in (model.score(ids, np.array([0, 40])), model.score_carrying(ids, np.array([0, 40]), 7)):
-        np.testing.assert_allclose(found.nll, wanted, rtol=0, atol=1e-5)
+    for results in (model.score(ids, np.array([0, 40])), model.score_carrying(ids, np.array([0, 40]), 7)):
+        np.testing.assert_allclose(results.nll, wanted, rtol=0, atol=1e-5)
     save_file(saved | {"model.lower_bounds": torch.zeros(2, d)}, tmp_path / "model.safetensors")
     with pytest.raises(UserError, match="weight lower_bounds is not that of a model of 3 layers"):
         load_model(request(tmp_path))

@@ -1,4 +1,5 @@
-"""GGUF files: the same numbers as the same weights in safetensors, the same ids as the tokenizer they were written with."""
+"""GGUF files: the same numbers as the same weights in safetensors, the same ids as the tokenizer
+they were written with."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ TENSOR_NAMES = {
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory) -> Path:
-    """A folder with one Llama with random weights: `safetensors/`, `x.gguf`, which also has our tokenizer, and `bare.gguf`, without it."""
+    """A folder with one Llama with random weights: `safetensors/`, `x.gguf`, which also has our
+    tokenizer, and `bare.gguf`, without it."""
     folder = tmp_path_factory.mktemp("gguf")
     torch.manual_seed(3)
     config = LlamaConfig(
@@ -67,9 +69,15 @@ def llama(tmp_path_factory) -> Path:
 
 
 def write_gguf(
-    path: Path, model: LlamaForCausalLM, more: Mapping[str, np.ndarray] | None = None, precision: str = "F32", *, tokenizer: bool = True
+    path: Path,
+    model: LlamaForCausalLM,
+    more: Mapping[str, np.ndarray] | None = None,
+    precision: str = "F32",
+    *,
+    tokenizer: bool = True,
 ) -> None:
-    """A llama.cpp file of the model, with the built-in tokenizer or none; blocks of `precision` have to divide the matrices' rows."""
+    """A llama.cpp file of the model, with the built-in tokenizer or none; blocks of `precision`
+    have to divide the matrices' rows."""
     config = model.config
     of_matrices = gguf.GGMLQuantizationType[precision]
     writer = gguf.GGUFWriter(path, "llama")
@@ -100,11 +108,16 @@ def add_tokenizer(writer: gguf.GGUFWriter, more: Sequence[str] = ()) -> None:
     """The built-in tokenizer, and `more` special tokens behind it."""
     tokenizer = load_tokenizer(None)
     settings = json.loads(tokenizer.backend.to_str())
-    tokens = [*(tokenizer.backend.id_to_token(index) for index in range(tokenizer.vocab_size)), *more]
+    tokens = [
+        *(tokenizer.backend.id_to_token(index) for index in range(tokenizer.vocab_size)),
+        *more,
+    ]
     special = {token["content"] for token in settings["added_tokens"]} | set(more)
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.CONTROL if token in special else gguf.TokenType.NORMAL for token in tokens])
+    writer.add_token_types(
+        [gguf.TokenType.CONTROL if token in special else gguf.TokenType.NORMAL for token in tokens],
+    )
     writer.add_token_merges([" ".join(merge) for merge in settings["model"]["merges"]])
     if not more:
         writer.add_eos_token_id(tokenizer.end_token_id)
@@ -119,11 +132,14 @@ def gguf_name(name: str) -> str:
 
 
 def permuted(name: str, weights: np.ndarray) -> np.ndarray:
-    """llama.cpp turns neighbours where transformers turns halves: rows of queries and keys are interleaved."""
+    """llama.cpp turns neighbours where transformers turns halves: rows of queries and keys are
+    interleaved."""
     heads = {"q_proj": NUM_HEADS, "k_proj": NUM_KV_HEADS}.get(name.split(".")[-2])
     if heads is None:
         return weights
-    return np.ascontiguousarray(weights.reshape(heads, 2, -1, weights.shape[1]).swapaxes(1, 2).reshape(weights.shape))
+    return np.ascontiguousarray(
+        weights.reshape(heads, 2, -1, weights.shape[1]).swapaxes(1, 2).reshape(weights.shape),
+    )
 
 
 def test_a_gguf_gives_the_numbers_of_the_same_weights_in_safetensors(llama, capfd):
@@ -148,7 +164,10 @@ def test_its_tokenizer_gives_the_ids_of_the_one_it_was_written_with(llama):
     assert mine.decode([ids]) == texts[:1]
 
 
-@pytest.mark.parametrize(("family", "adds", "prefix"), [("llama", True, (4096,)), ("llama", False, ()), ("gemma3", None, (4096,))])
+@pytest.mark.parametrize(
+    ("family", "adds", "prefix"),
+    [("llama", True, (4096,)), ("llama", False, ()), ("gemma3", None, (4096,))],
+)
 def test_its_keys_say_what_begins_a_text_and_what_ends_one(tmp_path, family, adds, prefix):
     writer = gguf.GGUFWriter(tmp_path / "t.gguf", family)
     add_tokenizer(writer, ["<bos>", "<|im_end|>"])
@@ -212,7 +231,10 @@ DAMAGES = {
 def test_a_damaged_file_is_one_line(llama, tmp_path, damage, capfd):
     path = tmp_path / "damaged.gguf"
     path.write_bytes(DAMAGES[damage]((llama / "bare.gguf").read_bytes()))
-    with pytest.raises(UserError, match=r"transformers cannot load it|its tensors have|weights are missing") as caught:
+    with pytest.raises(
+        UserError,
+        match=r"transformers cannot load it|its tensors have|weights are missing",
+    ) as caught:
         load_model(ModelRequest(str(path), 4096, device="cpu"))
     assert len(caught.value.line()) < 400
     assert capfd.readouterr().err == ""
@@ -223,7 +245,10 @@ def test_tensors_that_transformers_would_leave_out(llama, tmp_path):
     model = LlamaForCausalLM.from_pretrained(llama / "safetensors")
     path = tmp_path / "more.gguf"
     write_gguf(path, model, {"blk.0.attn_q.bias": np.ones(48, np.float32)}, tokenizer=False)
-    with pytest.raises(UserError, match="its tensors have 48 weights more than its architecture, which transformers would leave out"):
+    with pytest.raises(
+        UserError,
+        match="its tensors have 48 weights more than its architecture, which transformers would leave out",
+    ):
         load_model(ModelRequest(str(path), 4096, device="cpu"))
     write_gguf(path, model, {"rope_freqs.weight": np.ones(6, np.float32)}, tokenizer=False)
     assert load_model(ModelRequest(str(path), 4096, device="cpu")).vocab_size == 4096
@@ -233,6 +258,9 @@ def test_a_vocabulary_without_weights_takes_no_memory(llama, tmp_path):
     path = tmp_path / "damaged.gguf"
     path.write_bytes(with_field("llama.vocab_size", 1 << 24)((llama / "bare.gguf").read_bytes()))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(UserError, match="its config asks for 1,610,654,448 weights, and its files have 434,928"):
+    with pytest.raises(
+        UserError,
+        match="its config asks for 1,610,654,448 weights, and its files have 434,928",
+    ):
         load_model(ModelRequest(str(path), 4096, device="cpu"))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000, "KiB"

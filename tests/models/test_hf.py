@@ -27,7 +27,8 @@ def ragged(lengths: list[int], vocab: int, seed: int = 0) -> tuple[np.ndarray, n
 
 
 def direct(path, ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Every sequence alone, full logits, plain log-softmax in float64 of the model's float32 logits."""
+    """Every sequence alone, full logits, plain log-softmax in float64 of the model's float32
+    logits."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     nll, argmax, rank = [], [], []
     for start, stop in itertools.pairwise(offsets):
@@ -42,9 +43,13 @@ def direct(path, ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def test_a_smaller_vocabulary_is_refused(tiny_model):
-    """An id that it lacks, not entries of its tokenizer that are in no text, as an added pad token."""
+    """An id that it lacks, not entries of its tokenizer that are in no text, as an added pad
+    token."""
     request = ModelRequest(str(tiny_model("llama", vocab_size=1000)), 4096, device="cpu")
-    with pytest.raises(UserError, match="its vocabulary has 1,000 entries, and the text has id 1,000"):
+    with pytest.raises(
+        UserError,
+        match="its vocabulary has 1,000 entries, and the text has id 1,000",
+    ):
         load_model(dataclasses.replace(request, largest_id=1000))
     model = load_model(request)
     assert np.isfinite(model.score(np.array([1, 999], np.uint32), np.array([0, 2])).nll).all()
@@ -96,7 +101,10 @@ def test_damaged_files_and_unknown_kinds_are_one_line(tiny_model, tmp_path):
     change_config(path, model_type="no_such_kind")
     with pytest.raises(UserError, match=r"transformers cannot load it.*no_such_kind"):
         load_model(ModelRequest(str(path), 4096, device="cpu"))
-    for file, said in (("model.safetensors", "transformers cannot load it"), ("config.json", "config.json cannot be read")):
+    for file, said in (
+        ("model.safetensors", "transformers cannot load it"),
+        ("config.json", "config.json cannot be read"),
+    ):
         path = copied(tiny_model("llama"), tmp_path / file)
         content = (path / file).read_bytes()
         (path / file).write_bytes(content[: len(content) // 2])
@@ -106,10 +114,14 @@ def test_damaged_files_and_unknown_kinds_are_one_line(tiny_model, tmp_path):
 
 @pytest.mark.parametrize("family", ["t5", "florence2", "glm5_next_text"])
 def test_what_continues_no_text_is_named(tiny_model, tmp_path, family):
-    """Encoders with decoders, also those that read images; a part of a model without a head of its own."""
+    """Encoders with decoders, also those that read images; a part of a model without a head of its
+    own."""
     path = copied(tiny_model("llama"), tmp_path / family)
     (path / "config.json").write_text(json.dumps({"model_type": family}))
-    with pytest.raises(UserError, match=f"no causal language model of type {family}; give a causal language model"):
+    with pytest.raises(
+        UserError,
+        match=f"no causal language model of type {family}; give a causal language model",
+    ):
         load_model(ModelRequest(str(path), 512, device="cpu"))
 
 
@@ -121,7 +133,8 @@ def test_bfloat16_weights_are_computed_with_in_float32(tiny_model):
 
 
 def test_padding_of_the_vocabulary_is_part_of_the_distribution(tiny_model):
-    """Entries that no token has still take probability from the others: leaving them out would flatter the model."""
+    """Entries that no token has still take probability from the others: leaving them out would
+    flatter the model."""
     path = tiny_model("llama", vocab_size=4224)
     model = load_model(ModelRequest(str(path), 4096, device="cpu"))
     assert model.vocab_size == 4224
@@ -132,7 +145,11 @@ def test_padding_of_the_vocabulary_is_part_of_the_distribution(tiny_model):
     assert (scores.argmax == argmax).mean() > 0.99
     with torch.no_grad():
         logits = model.model(torch.from_numpy(ids[None, :-1].astype(np.int64))).logits[0, :, :4096]
-    cut = torch.nn.functional.cross_entropy(logits, torch.from_numpy(ids[1:].astype(np.int64)), reduction="none").numpy()
+    cut = torch.nn.functional.cross_entropy(
+        logits,
+        torch.from_numpy(ids[1:].astype(np.int64)),
+        reduction="none",
+    ).numpy()
     assert (scores.nll - cut).min() > 1e-3
 
 
@@ -141,7 +158,13 @@ def test_tied_embeddings_are_not_missing_weights(tmp_path):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(5)
-    sizes = {"vocab_size": 4096, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4}
+    sizes = {
+        "vocab_size": 4096,
+        "hidden_size": 48,
+        "intermediate_size": 96,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+    }
     LlamaForCausalLM(LlamaConfig(**sizes, tie_word_embeddings=True)).save_pretrained(tmp_path)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
         assert "lm_head.weight" not in file.keys()  # noqa: SIM118 - not a dict
@@ -155,7 +178,14 @@ def test_identity_is_that_of_config_and_weights(tiny_model, tmp_path):
     path = copied(tiny_model("llama"), tmp_path / "model")
     before = identify_model(ModelRequest(str(path), 4096))
     assert before == identify_model(ModelRequest(str(tiny_model("llama")), 4096))
-    for name in ("README.md", "trainer_state.json", "training_args.bin", "optimizer.bin", "tokenizer.json", "other.gguf"):
+    for name in (
+        "README.md",
+        "trainer_state.json",
+        "training_args.bin",
+        "optimizer.bin",
+        "tokenizer.json",
+        "other.gguf",
+    ):
         (path / name).write_text("{}")
     assert identify_model(ModelRequest(str(path), 4096)) == before
     change_config(path, rope_theta=1234.0)

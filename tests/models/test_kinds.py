@@ -43,15 +43,15 @@ def here(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("spec", "kind"), NAMES.items())
 def test_a_name_means_one_kind(here, spec, kind):
     assert kind_of(spec).name == kind
-    claims = [each.name for each in KINDS if each.matches and each.matches(spec)]
+    claims = [item.name for item in KINDS if item.matches and item.matches(spec)]
     assert claims == ([] if kind == "transformers" else [kind])
     assert kind_of(spec).is_control is spec.startswith("control:")
 
 
-@pytest.mark.parametrize("asked", [identify_model, load_model])
-def test_the_text_control_cannot_be_scored(asked):
+@pytest.mark.parametrize("requested", [identify_model, load_model])
+def test_the_text_control_cannot_be_scored(requested):
     with pytest.raises(UserError, match="control:copy: it copies text and has no likelihoods; evaluate it with `recallkit eval-recall`"):
-        asked(ModelRequest("control:copy", 256))
+        requested(ModelRequest("control:copy", 256))
 
 
 def test_forms_are_listed_once_each():

@@ -1,4 +1,5 @@
-"""The language model around mixers: beside transformers' Llama, in pieces as at once, every mixer in one model, its configs."""
+"""The language model around mixers: beside transformers' Llama, in pieces as at once, every mixer
+in one model, its configs."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def every_mixer() -> tuple[LayerConfig, ...]:
     return tuple(LayerConfig(name, SMALL.get(name, {})) for name in MIXERS)
 
 
-def made(config: ArchitectureConfig, seed: int = 0) -> LanguageModel:
+def actual(config: ArchitectureConfig, seed: int = 0) -> LanguageModel:
     torch.manual_seed(seed)
     return LanguageModel(config).eval()
 
@@ -54,44 +55,62 @@ def test_it_is_a_llama_where_its_mixers_are_attention():
     )
     torch.manual_seed(0)
     theirs = transformers.LlamaForCausalLM(theirs_config).eval()
-    ours = made(ArchitectureConfig(VOCAB, 32, (LayerConfig("attention"),) * 3, mlp_width=48))
+    ours = actual(ArchitectureConfig(VOCAB, 32, (LayerConfig("attention"),) * 3, mlp_width=48))
     weights = theirs.state_dict()
-    renamed = {"embedding.weight": weights["model.embed_tokens.weight"], "norm.weight": weights["model.norm.weight"]}
+    renamed = {
+        "embedding.weight": weights["model.embed_tokens.weight"],
+        "norm.weight": weights["model.norm.weight"],
+    }
     for i in range(3):
         layer, block = f"model.layers.{i}", f"blocks.{i}"
-        renamed[f"{block}.mixer.qkv.weight"] = torch.cat([weights[f"{layer}.self_attn.{x}_proj.weight"] for x in "qkv"])
+        renamed[f"{block}.mixer.qkv.weight"] = torch.cat(
+            [weights[f"{layer}.self_attn.{x}_proj.weight"] for x in "qkv"],
+        )
         renamed[f"{block}.mixer.out_proj.weight"] = weights[f"{layer}.self_attn.o_proj.weight"]
-        renamed[f"{block}.mlp.up.weight"] = torch.cat([weights[f"{layer}.mlp.{x}_proj.weight"] for x in ("gate", "up")])
+        renamed[f"{block}.mlp.up.weight"] = torch.cat(
+            [weights[f"{layer}.mlp.{x}_proj.weight"] for x in ("gate", "up")],
+        )
         renamed[f"{block}.mlp.down.weight"] = weights[f"{layer}.mlp.down_proj.weight"]
         renamed[f"{block}.mixer_norm.weight"] = weights[f"{layer}.input_layernorm.weight"]
         renamed[f"{block}.mlp_norm.weight"] = weights[f"{layer}.post_attention_layernorm.weight"]
     ours.load_state_dict(renamed)
     ids = random_ids(2)
     with torch.no_grad():
-        torch.testing.assert_close(ours(ids), theirs(input_ids=ids, use_cache=False).logits, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            ours(ids),
+            theirs(input_ids=ids, use_cache=False).logits,
+            atol=1e-5,
+            rtol=1e-5,
+        )
     assert ours.num_parameters() == sum(parameter.numel() for parameter in theirs.parameters())
 
 
 def test_a_model_of_every_mixer_gives_the_same_in_whatever_pieces_and_by_its_reference():
-    model = made(ArchitectureConfig(VOCAB, 32, every_mixer(), mlp_width=32)).double()
+    model = actual(ArchitectureConfig(VOCAB, 32, every_mixer(), mlp_width=32)).double()
     ids = random_ids(2)
     with torch.no_grad():
-        whole, state, parts, start = model.hidden(ids), model.initial_state(2), [], 0
+        at_once, state, parts, start = model.hidden(ids), model.initial_state(2), [], 0
         for size in (1, 9, 3, LENGTH - 13):
             part, state = model.read(ids[:, start : start + size], state)
             parts.append(part)
             start += size
-        torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=1e-8, rtol=1e-8)
-        torch.testing.assert_close(model.reference(ids), whole, atol=1e-8, rtol=1e-8)
-        torch.testing.assert_close(model(ids), functional.linear(whole, model.embedding.weight))
+        torch.testing.assert_close(torch.cat(parts, dim=1), at_once, atol=1e-8, rtol=1e-8)
+        torch.testing.assert_close(model.reference(ids), at_once, atol=1e-8, rtol=1e-8)
+        torch.testing.assert_close(model(ids), functional.linear(at_once, model.embedding.weight))
 
 
 @pytest.mark.parametrize("mlp", ["swiglu", "gelu", "rwkv", "none"])
 def test_norms_heads_and_mlps_of_every_kind_are_read_on(mlp):
     config = ArchitectureConfig(
-        VOCAB, 32, (LayerConfig("rwkv4"), LayerConfig("mamba")), mlp=mlp, norm="layer", embedding_norm=True, tied_head=False
+        VOCAB,
+        32,
+        (LayerConfig("rwkv4"), LayerConfig("mamba")),
+        mlp=mlp,
+        norm="layer",
+        embedding_norm=True,
+        tied_head=False,
     )
-    model = made(config).double()
+    model = actual(config).double()
     ids = random_ids(2)
     with torch.no_grad():
         first, state = model.read(ids[:, :7], model.initial_state(2))
@@ -102,7 +121,14 @@ def test_norms_heads_and_mlps_of_every_kind_are_read_on(mlp):
 
 
 def test_costs_are_those_of_the_parts():
-    model = made(ArchitectureConfig(VOCAB, 32, (LayerConfig("attention"), LayerConfig("sliding_window", {"window": 8})), mlp_width=48))
+    model = actual(
+        ArchitectureConfig(
+            VOCAB,
+            32,
+            (LayerConfig("attention"), LayerConfig("sliding_window", {"window": 8})),
+            mlp_width=48,
+        ),
+    )
     assert model.state_size(20) == 2 * 32 * 20 + 2 * 32 * 8
     projections, mlp, head = 2 * 4 * 32 * 32, 2 * 3 * 32 * 48, 2 * 32 * VOCAB
     pairs = 20 * 21 // 2 + (8 * 9 // 2 + 12 * 8)
@@ -110,15 +136,18 @@ def test_costs_are_those_of_the_parts():
 
 
 def test_the_limit_is_that_of_the_shortest_filter():
-    long, short = LayerConfig("hyena", {"max_length": 64}), LayerConfig("base_conv", {"max_length": 16})
-    assert made(ArchitectureConfig(VOCAB, 32, (long, short))).max_length == 16
-    assert made(ArchitectureConfig(VOCAB, 32, (long,), max_length=20)).max_length == 20
-    assert made(ArchitectureConfig(VOCAB, 32, (LayerConfig("mamba"),))).max_length is None
+    long, short = (
+        LayerConfig("hyena", {"max_length": 64}),
+        LayerConfig("base_conv", {"max_length": 16}),
+    )
+    assert actual(ArchitectureConfig(VOCAB, 32, (long, short))).max_length == 16
+    assert actual(ArchitectureConfig(VOCAB, 32, (long,), max_length=20)).max_length == 20
+    assert actual(ArchitectureConfig(VOCAB, 32, (LayerConfig("mamba"),))).max_length is None
 
 
 def test_the_auxiliary_loss_is_the_sum_over_the_mixers():
     learned = LayerConfig("selective_attention", {"selection": "learned", "share": 0.1})
-    model = made(ArchitectureConfig(VOCAB, 32, (LayerConfig("mamba"), learned, learned))).train()
+    model = actual(ArchitectureConfig(VOCAB, 32, (LayerConfig("mamba"), learned, learned))).train()
     assert LanguageModel(ArchitectureConfig(VOCAB, 32, (LayerConfig("mamba"),))).auxiliary_loss() is None
     model(random_ids(2))
     losses = [block.mixer.auxiliary_loss() for block in model.blocks[1:]]
@@ -150,19 +179,25 @@ def test_a_config_that_makes_no_model_is_refused(change, word):
 
 
 def test_learned_positions_are_those_of_the_text_also_in_pieces():
-    model = made(
-        ArchitectureConfig(VOCAB, 32, (LayerConfig("attention", {"rope_fraction": 0.0}),) * 2, max_length=LENGTH, positions="learned")
+    model = actual(
+        ArchitectureConfig(
+            VOCAB,
+            32,
+            (LayerConfig("attention", {"rope_fraction": 0.0}),) * 2,
+            max_length=LENGTH,
+            positions="learned",
+        ),
     )
     ids = random_ids(2)
     with torch.no_grad():
-        whole = model.hidden(ids)
+        at_once = model.hidden(ids)
         pieces, state = [], model.initial_state(2)
         for part in torch.split(ids, [7, 1, LENGTH - 8], dim=1):
             read, state = model.read(part, state)
             pieces.append(read)
-        torch.testing.assert_close(torch.cat(pieces, 1), whole)
-        torch.testing.assert_close(model.reference(ids), whole)
+        torch.testing.assert_close(torch.cat(pieces, 1), at_once)
+        torch.testing.assert_close(model.reference(ids), at_once)
         model.positions.weight.zero_()
-        assert not torch.allclose(model.hidden(ids), whole)
+        assert not torch.allclose(model.hidden(ids), at_once)
     with pytest.raises(ValueError, match="max_length"):
         ArchitectureConfig(VOCAB, 32, (LayerConfig("attention"),), positions="learned")

@@ -1,4 +1,5 @@
-"""Recurrent layers of transformers run on our kernels, where these give the same NLLs, and only while we score."""
+"""Recurrent layers of transformers run on our kernels, where these give the same NLLs, and only
+while we score."""
 
 from __future__ import annotations
 
@@ -18,8 +19,18 @@ from tests.models.every_family import LIMIT, outcome
 from tests.models.shrinking import VOCAB_SIZE, build
 
 FUNCTIONS = {
-    "mamba": ("mamba_selective_scan", "mamba_selective_state_update", "causal_conv1d_fn", "causal_conv1d_update"),
-    "mamba2": ("mamba2_chunk_scan", "mamba2_selective_state_update", "causal_conv1d_fn", "causal_conv1d_update"),
+    "mamba": (
+        "mamba_selective_scan",
+        "mamba_selective_state_update",
+        "causal_conv1d_fn",
+        "causal_conv1d_update",
+    ),
+    "mamba2": (
+        "mamba2_chunk_scan",
+        "mamba2_selective_state_update",
+        "causal_conv1d_fn",
+        "causal_conv1d_update",
+    ),
     "zamba": ("mamba_selective_scan", "mamba_selective_state_update"),
     "falcon_h1": ("mamba2_chunk_scan", "mamba2_selective_state_update"),
     "lfm2": ("causal_conv1d_fn", "causal_conv1d_update"),
@@ -73,16 +84,25 @@ def test_scoring_and_generation_call_no_function_of_transformers(family, tmp_pat
 
 @pytest.mark.parametrize("family", ["lfm2", "zamba", "kimi_linear", "olmo_hybrid"])
 def test_scores_are_those_of_its_own_forward_pass_in_every_way_of_reading(family, tmp_path):
-    """In batches of unlike lengths, in chunks, and in single ids behind a prompt; others are run each night."""
+    """In batches of unlike lengths, in chunks, and in single ids behind a prompt; others are run
+    each night."""
     equal = outcome(family, tmp_path)
     assert (equal.result, equal.difference < LIMIT) == ("equal", True)
 
 
-def test_where_a_kernel_differs_transformers_own_function_is_used_and_said(tmp_path, monkeypatch, capsys):
+def test_where_a_kernel_differs_transformers_own_function_is_used_and_said(
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
     bare = build("mamba")
     bare.save_pretrained(tmp_path / "model")
     scan = layer_kernels.selective_scan
-    monkeypatch.setattr(layer_kernels, "selective_scan", lambda x, *args, **options: scan(1.01 * x, *args, **options))
+    monkeypatch.setattr(
+        layer_kernels,
+        "selective_scan",
+        lambda x, *args, **options: scan(1.01 * x, *args, **options),
+    )
     model = load(tmp_path / "model")
     assert "model: our kernels do not reproduce its NLLs, so transformers' own functions are used" in capsys.readouterr().err
     ids, offsets = ids_and_offsets()
@@ -92,7 +112,10 @@ def test_where_a_kernel_differs_transformers_own_function_is_used_and_said(tmp_p
     assert np.abs(model.score(ids, offsets).nll[:59] - theirs.numpy()).max() < LIMIT
 
 
-def test_a_live_model_is_scored_by_kernels_and_trained_by_its_own_functions(few_slices, monkeypatch):
+def test_a_live_model_is_scored_by_kernels_and_trained_by_its_own_functions(
+    few_slices,
+    monkeypatch,
+):
     calls = Calls("mamba", monkeypatch)
     model = build("mamba", vocab_size=4096)
     recallkit.score({"live": model}, slices=few_slices, force=True)

@@ -1,4 +1,5 @@
-"""Live models: the NLLs of the same weights from files, the identity that notices any change, a module that is left as it was."""
+"""Live models: the NLLs of the same weights from files, the identity that notices any change, a
+module that is left as it was."""
 
 from __future__ import annotations
 
@@ -50,7 +51,11 @@ def module() -> Averages:
 
 @pytest.fixture
 def slices(few_slices, tmp_path):
-    return shutil.copytree(few_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
+    return shutil.copytree(
+        few_slices,
+        tmp_path / "slices",
+        ignore=shutil.ignore_patterns("scores", "gap"),
+    )
 
 
 def identity(module: nn.Module) -> str:
@@ -77,22 +82,34 @@ def changed(module: Averages, how: str) -> nn.Module:
 
 
 def test_any_change_is_another_model(module):
-    seen = {identity(module)}
-    assert {identity(copy.deepcopy(module)), identity(module.train()), identity(module.eval())} == seen
-    changes = ("a parameter", "a buffer", "a number", "a tuple", "a layer", "its precision", "its class")
-    seen |= {identity(changed(copy.deepcopy(module), how)) for how in changes}
-    assert len(seen) == 1 + len(changes)
+    visible = {identity(module)}
+    assert {
+        identity(copy.deepcopy(module)),
+        identity(module.train()),
+        identity(module.eval()),
+    } == visible
+    changes = (
+        "a parameter",
+        "a buffer",
+        "a number",
+        "a tuple",
+        "a layer",
+        "its precision",
+        "its class",
+    )
+    visible |= {identity(changed(copy.deepcopy(module), how)) for how in changes}
+    assert len(visible) == 1 + len(changes)
 
 
 def test_changed_code_is_another_model():
     source = "from torch import nn\nclass Own(nn.Module):\n    def forward(self, ids):\n        return ids + {}\n"
 
-    def made(number: int, lines: int = 0) -> nn.Module:
+    def actual(number: int, lines: int = 0) -> nn.Module:
         names: dict[str, type] = {"__name__": "notebook"}
         exec("\n" * lines + source.format(number), names)
         return names["Own"]()
 
-    assert identity(made(1)) == identity(made(1, lines=5)) != identity(made(2))
+    assert identity(actual(1)) == identity(actual(1, lines=5)) != identity(actual(2))
 
 
 def test_a_module_is_scored_as_its_own_forward_says(module, slices):
@@ -103,7 +120,10 @@ def test_a_module_is_scored_as_its_own_forward_says(module, slices):
     assert module.training, "left as it was"
     row = pl.read_parquet(slices / "sequences.parquet")["tokens"][3].to_numpy().astype(np.int64)
     with torch.inference_mode():
-        expected = torch.log_softmax(module.eval()(torch.tensor(row[None, :-1]))[0], -1)[range(len(row) - 1), row[1:]]
+        expected = torch.log_softmax(module.eval()(torch.tensor(row[None, :-1]))[0], -1)[
+            range(len(row) - 1),
+            row[1:],
+        ]
     nll = pl.read_parquet(slices / "scores/averages.parquet").filter(pl.col("sequence") == 3)["nll"].to_numpy()
     assert np.allclose(nll, -expected.numpy(), atol=1e-5)
 
@@ -115,7 +135,10 @@ def test_scores_are_reused_until_the_module_changes(module, slices):
     recallkit.score({"own": copy.deepcopy(module)}, slices=slices)
     assert file.stat().st_mtime_ns == before
     changed(module, "a parameter")
-    with pytest.raises(UserError, match=r"already made with other options .differs in model_digest.; give this model another name, or"):
+    with pytest.raises(
+        UserError,
+        match=r"already made with other options .differs in model_digest.; give this model another name, or",
+    ):
         recallkit.score({"own": module}, slices=slices)
     recallkit.score({"own": module}, slices=slices, force=True)
     assert file.stat().st_mtime_ns != before
@@ -166,8 +189,22 @@ def test_a_live_model_is_evaluated_as_its_files_are(tiny_model, home, tmp_path):
         recallkit.ModelSpec(model, "live", tokenizer=tokenizer),
         recallkit.ModelSpec(path, "files", tokenizer=tmp_path / "tokenizer.json"),
     ]
-    asked = recallkit.eval_mqar(models, seq_len=32, pairs=[2, 4], samples=6, out=tmp_path / "mqar").mqar
-    live, files = (asked.filter(pl.col("model") == name).select("pairs", "accuracy", "ar_nll", "filler_nll") for name in ("live", "files"))
+    requested = recallkit.eval_mqar(
+        models,
+        seq_len=32,
+        pairs=[2, 4],
+        samples=6,
+        out=tmp_path / "mqar",
+    ).mqar
+    live, files = (
+        requested.filter(pl.col("model") == name).select(
+            "pairs",
+            "accuracy",
+            "ar_nll",
+            "filler_nll",
+        )
+        for name in ("live", "files")
+    )
     assert live.equals(files)
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"text": "key: some value. The key is", "value": "some"}\n')
@@ -177,13 +214,19 @@ def test_a_live_model_is_evaluated_as_its_files_are(tiny_model, home, tmp_path):
     assert all(part.training for part in model.modules()), "left as it was"
     with torch.no_grad():
         model.lm_head.weight[7, 0] += 1
-    with pytest.raises(UserError, match="give this model another name, or evaluate it again with force=True"):
+    with pytest.raises(
+        UserError,
+        match="give this model another name, or evaluate it again with force=True",
+    ):
         recallkit.eval_mqar(models, seq_len=32, pairs=[2, 4], samples=6, out=tmp_path / "mqar")
 
 
 def test_what_needs_another_process_is_refused(module, slices):
     for options in ({"workers": 2}, {"engine": "ray"}):
-        with pytest.raises(UserError, match="Averages: a live model runs only in this process; leave out workers and engine"):
+        with pytest.raises(
+            UserError,
+            match="Averages: a live model runs only in this process; leave out workers and engine",
+        ):
             recallkit.score(module, slices=slices, **options)
     with pytest.raises(UserError, match="an object of object is not a model"):
         recallkit.score([object()], slices=slices)

@@ -1,4 +1,5 @@
-"""Checkpoints that run on our own mixers: found, identified, loaded, scored and continued like any model; what is wrong in one line."""
+"""Checkpoints that run on our own mixers: found, identified, loaded, scored and continued like any
+model; what is wrong in one line."""
 
 from __future__ import annotations
 
@@ -39,7 +40,10 @@ def write_checkpoint(folder, layers=HYBRID, dtype=torch.float32, **options):
     torch.manual_seed(0)
     model = LanguageModel(ArchitectureConfig(VOCAB, 32, tuple(layers), mlp_width=32, **options))
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: value.to(dtype).contiguous() for name, value in model.state_dict().items()}, folder / zoo.WEIGHTS)
+    save_file(
+        {name: value.to(dtype).contiguous() for name, value in model.state_dict().items()},
+        folder / zoo.WEIGHTS,
+    )
     (folder / zoo.CONFIG).write_text(zoo.config_json(model.config))
     return model.eval()
 
@@ -59,7 +63,9 @@ def wanted_nll(model, ids, offsets):
     with torch.no_grad():
         for start, stop in itertools.pairwise(offsets):
             row = torch.from_numpy(ids[start:stop].astype(np.int64))[None]
-            parts.append(functional.cross_entropy(model(row[:, :-1])[0], row[0, 1:], reduction="none"))
+            parts.append(
+                functional.cross_entropy(model(row[:, :-1])[0], row[0, 1:], reduction="none"),
+            )
     return torch.cat(parts).numpy()
 
 
@@ -84,17 +90,21 @@ def test_generation_joins_prompts_of_any_length(tmp_path):
     ids, offsets = random_sequences(9, 3, 20)
     prompts = [ids[start:stop] for start, stop in itertools.pairwise(offsets)]
     answers = [np.array([5, 6, 7], np.uint32)] * 3
-    made = loaded.generate(prompts, answers, 10, lambda _, found: len(found) == 10)
-    for prompt, answer, continuation in zip(prompts, answers, made, strict=True):
+    actual = loaded.generate(prompts, answers, 10, lambda _, results: len(results) == 10)
+    for prompt, answer, continuation in zip(prompts, answers, actual, strict=True):
         row = prompt.astype(np.int64).tolist()
         with torch.no_grad():
-            for found in continuation.ids:
-                assert int(model(torch.tensor([row]))[0, -1].argmax()) == found
-                row.append(found)
+            for results in continuation.ids:
+                assert int(model(torch.tensor([row]))[0, -1].argmax()) == results
+                row.append(results)
             both = torch.tensor([[*prompt.tolist(), *answer.tolist()]])
             logits = model(both[:, :-1])[0, len(prompt) - 1 :]
         assert len(continuation.ids) == 10
-        nll = functional.cross_entropy(logits, torch.from_numpy(answer.astype(np.int64)), reduction="none").numpy()
+        nll = functional.cross_entropy(
+            logits,
+            torch.from_numpy(answer.astype(np.int64)),
+            reduction="none",
+        ).numpy()
         assert continuation.answer_nll == pytest.approx(nll, abs=1e-5)
 
 
@@ -115,9 +125,21 @@ def test_the_identity_is_that_of_config_and_weights(tmp_path):
     ("damage", "words"),
     [
         (lambda folder: (folder / zoo.WEIGHTS).unlink(), "No such file"),
-        (lambda folder: (folder / zoo.WEIGHTS).write_bytes(b"nothing of the kind"), "cannot be read"),
-        (lambda folder: change_config(folder, layers=[{"mixer": "atention"}]), "did you mean attention"),
-        (lambda folder: change_config(folder, layers=[{"mixer": "attention", "options": {"num_heads": 5}}]), "5 heads"),
+        (
+            lambda folder: (folder / zoo.WEIGHTS).write_bytes(b"nothing of the kind"),
+            "cannot be read",
+        ),
+        (
+            lambda folder: change_config(folder, layers=[{"mixer": "atention"}]),
+            "did you mean attention",
+        ),
+        (
+            lambda folder: change_config(
+                folder,
+                layers=[{"mixer": "attention", "options": {"num_heads": 5}}],
+            ),
+            "5 heads",
+        ),
         (lambda folder: change_config(folder, mlp_width=64), "size mismatch for blocks.0.mlp"),
         (lambda folder: change_weights(folder, "norm.weight", None), "Missing key.*norm.weight"),
         (lambda folder: change_weights(folder, "extra", torch.zeros(2)), "Unexpected key.*extra"),
@@ -125,16 +147,45 @@ def test_the_identity_is_that_of_config_and_weights(tmp_path):
             lambda folder: change_weights(folder, "norm.weight", torch.ones(32, dtype=torch.int64)),
             "norm.weight is of type torch.int64",
         ),
-        (lambda folder: change_weights(folder, "norm.weight.scale", torch.ones(1, 1)), "Unexpected key.*norm.weight.scale"),
         (
-            lambda folder: change_weights(folder, "norm.weight", torch.ones(32, dtype=torch.int8), scale=torch.ones(1, 32)),
+            lambda folder: change_weights(folder, "norm.weight.scale", torch.ones(1, 1)),
+            "Unexpected key.*norm.weight.scale",
+        ),
+        (
+            lambda folder: change_weights(
+                folder,
+                "norm.weight",
+                torch.ones(32, dtype=torch.int8),
+                scale=torch.ones(1, 32),
+            ),
             "norm.weight.scale is not a number for each row",
         ),
         (lambda folder: change_config(folder, max_length=-5), "max_length"),
-        (lambda folder: change_config(folder, layers=[{"mixer": "attention", "options": {"rope_base": "x"}}]), "rope_base"),
-        (lambda folder: change_config(folder, layers=[{"mixer": "sliding_window", "options": {"window": 2.5}}]), "window"),
-        (lambda folder: change_config(folder, layers=[{"mixer": "hyena", "options": {"max_length": 10**12}}]), "max_length"),
-        (lambda folder: change_config(folder, layers=[{"mixer": "mamba"}] * 100_000), "100,000 layers"),
+        (
+            lambda folder: change_config(
+                folder,
+                layers=[{"mixer": "attention", "options": {"rope_base": "x"}}],
+            ),
+            "rope_base",
+        ),
+        (
+            lambda folder: change_config(
+                folder,
+                layers=[{"mixer": "sliding_window", "options": {"window": 2.5}}],
+            ),
+            "window",
+        ),
+        (
+            lambda folder: change_config(
+                folder,
+                layers=[{"mixer": "hyena", "options": {"max_length": 10**12}}],
+            ),
+            "max_length",
+        ),
+        (
+            lambda folder: change_config(folder, layers=[{"mixer": "mamba"}] * 100_000),
+            "100,000 layers",
+        ),
     ],
 )
 def test_a_broken_checkpoint_is_told_in_one_line(tmp_path, damage, words):
@@ -154,20 +205,29 @@ def change_weights(folder, name, value, scale=None):
     weights = load_file(folder / zoo.WEIGHTS)
     weights.pop(name, None)
     weights |= {} if value is None else {name: value}
-    save_file(weights if scale is None else weights | {f"{name}.scale": scale}, folder / zoo.WEIGHTS)
+    save_file(
+        weights if scale is None else weights | {f"{name}.scale": scale},
+        folder / zoo.WEIGHTS,
+    )
 
 
 def test_names_tell_what_is_ours(tmp_path):
     write_checkpoint(tmp_path / "m")
     assert kind_of(str(tmp_path / "m")).name == "native directory"
-    for unreadable in ("{", "[" * 200_000, "3", "[]", json.dumps({"model_type": "gpt2", "layers": []})):
+    for unreadable in (
+        "{",
+        "[" * 200_000,
+        "3",
+        "[]",
+        json.dumps({"model_type": "gpt2", "layers": []}),
+    ):
         (tmp_path / "config.json").write_text(unreadable)
         assert kind_of(str(tmp_path)).name == "transformers"
     with pytest.raises(UserError, match="did you mean attention"):
         load_model(ModelRequest("zoo:atention", VOCAB))
 
 
-# ------------------------------------------------------------------------------------------------------------- the zoo
+# ------------------------------------------------------------------------------------------ the zoo
 
 
 def test_what_is_shipped_is_what_its_card_and_its_architecture_say():
@@ -219,6 +279,12 @@ def test_the_counts_are_of_the_tokens_that_the_models_saw():
 
 
 def test_a_model_that_has_seen_what_it_predicts_is_refused(tmp_path):
-    write_checkpoint(tmp_path, [LayerConfig("linear_attention"), LayerConfig("prefix_linear_attention", {"prefix": 7})])
-    with pytest.raises(UserError, match="it sees its first 7 ids before it predicts them; give a causal model"):
+    write_checkpoint(
+        tmp_path,
+        [LayerConfig("linear_attention"), LayerConfig("prefix_linear_attention", {"prefix": 7})],
+    )
+    with pytest.raises(
+        UserError,
+        match="it sees its first 7 ids before it predicts them; give a causal model",
+    ):
         load_model(request(tmp_path))

@@ -1,4 +1,5 @@
-"""What a model reads before every text, beside a plain forward pass over the prefix and the ids: its predictions of the text are the same.
+"""What a model reads before every text, beside a plain forward pass over the prefix and the ids:
+its predictions of the text are the same.
 
 The tokenizer is the built-in one with a template, so that slices and models have the same ids.
 """
@@ -35,22 +36,35 @@ from tests.models.completions_server import Server
 from tests.scoring.test_run import copy_of
 
 BEGIN, OTHER = 0, 40
-"""The id of the end token, which the template puts before every text here, and of an ordinary entry."""
+"""The id of the end token, which the template puts before every text here, and of an ordinary
+entry."""
 
 
 @pytest.fixture
 def beginning(tiny_model, tmp_path):
-    """A folder of a tiny model whose tokenizer begins texts with a token, in its template or by its configuration."""
+    """A folder of a tiny model whose tokenizer begins texts with a token, in its template or by its
+    configuration."""
 
-    def make(family: str = "llama", name: str = "model", *, template: bool = True, **configuration: object) -> Path:
+    def make(
+        family: str = "llama",
+        name: str = "model",
+        *,
+        template: bool = True,
+        **configuration: object,
+    ) -> Path:
         path = tmp_path / name
         shutil.copytree(tiny_model(family), path)
         backend = load_tokenizer(None).backend
         token = backend.id_to_token(BEGIN)
         if template:
-            backend.post_processor = processors.TemplateProcessing(single=f"{token} $A", special_tokens=[(token, BEGIN)])
+            backend.post_processor = processors.TemplateProcessing(
+                single=f"{token} $A",
+                special_tokens=[(token, BEGIN)],
+            )
         backend.save(str(path / "tokenizer.json"))
-        (path / "tokenizer_config.json").write_text(json.dumps({"bos_token": token, **configuration}))
+        (path / "tokenizer_config.json").write_text(
+            json.dumps({"bos_token": token, **configuration}),
+        )
         return path
 
     return make
@@ -83,7 +97,10 @@ def sequences(slices: Path) -> list[list[int]]:
     return pl.read_parquet(slices / "sequences.parquet")["tokens"].to_list()
 
 
-@pytest.mark.parametrize(("family", "options"), [("llama", {}), ("mamba", {}), ("mamba", {"carry_state": True, "context": 10})])
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [("llama", {}), ("mamba", {}), ("mamba", {"carry_state": True, "context": 10})],
+)
 def test_every_sequence_is_read_behind_it(beginning, few_slices, tmp_path, family, options):
     slices, path = copy_of(few_slices, tmp_path), beginning(family)
     expected = plain(path, sequences(slices), [BEGIN])
@@ -105,7 +122,10 @@ def test_every_window_is_read_behind_it(beginning, few_slices, tmp_path):
             window = text[max(0, end - 20) : end + 1]
             expected.append(plain(path, [window], [BEGIN] * (window[0] != BEGIN))[last - end :])
             last = end
-    assert nlls(slices, str(path), context=20, stride=7) == pytest.approx(np.concatenate(expected), abs=1e-4)
+    assert nlls(slices, str(path), context=20, stride=7) == pytest.approx(
+        np.concatenate(expected),
+        abs=1e-4,
+    )
 
 
 def test_a_variant_reads_it_with_the_first_chunk(beginning, few_slices, tmp_path):
@@ -129,7 +149,10 @@ def test_the_option_decides(beginning, few_slices, tmp_path, bos, prefix):
 
 
 def test_a_token_that_it_does_not_have_is_refused(beginning, few_slices):
-    with pytest.raises(UserError, match=r"no token '<no>' in the vocabulary of model; give one that it has, bos=none or bos=auto"):
+    with pytest.raises(
+        UserError,
+        match=r"no token '<no>' in the vocabulary of model; give one that it has, bos=none or bos=auto",
+    ):
         scoring.plan_scores([f"{beginning()},bos=<no>"], few_slices)
     with pytest.raises(UserError, match="a control model reads no prefix; leave out bos=a"):
         load = one_model("control:bigram,bos=a")
@@ -145,7 +168,11 @@ def test_a_text_that_begins_with_it_gets_no_second_one(beginning):
     offsets = np.cumsum([0, *map(len, texts)])
     scores = model.score(np.concatenate(texts).astype(np.uint32), offsets)
     assert scores.nll == pytest.approx(np.concatenate(expected), abs=1e-4)
-    assert model.score_carrying(np.concatenate(texts).astype(np.uint32), offsets, 2).nll == pytest.approx(scores.nll, abs=1e-4)
+    assert model.score_carrying(
+        np.concatenate(texts).astype(np.uint32),
+        offsets,
+        2,
+    ).nll == pytest.approx(scores.nll, abs=1e-4)
 
 
 def test_a_text_has_the_room_that_is_left(beginning):
@@ -157,21 +184,37 @@ def test_a_generation_follows_it(beginning):
     path = beginning()
     model = load_model(ModelRequest(str(path), 4096, prefix=Prefix((BEGIN,)), device="cpu"))
     prompts = [np.array([7, 8, 9]), np.array([11]), np.array([3, 4, 5, 6, 7])]
-    made = generate(model, prompts, [np.array([5, 6])] * 3, 4, lambda *_: False)
-    for prompt, continuation in zip(prompts, made, strict=True):
+    actual = generate(model, prompts, [np.array([5, 6])] * 3, 4, lambda *_: False)
+    for prompt, continuation in zip(prompts, actual, strict=True):
         ids = torch.tensor([[BEGIN, *prompt.tolist()]])
-        whole = reference(path).generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4, do_sample=False, eos_token_id=None)
-        assert continuation.ids == whole[0, ids.shape[1] :].tolist()
-        assert continuation.answer_nll == pytest.approx(plain(path, [[*prompt, 5, 6]], [BEGIN])[-2:], abs=1e-4)
+        at_once = reference(path).generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=4,
+            do_sample=False,
+            eos_token_id=None,
+        )
+        assert continuation.ids == at_once[0, ids.shape[1] :].tolist()
+        assert continuation.answer_nll == pytest.approx(
+            plain(path, [[*prompt, 5, 6]], [BEGIN])[-2:],
+            abs=1e-4,
+        )
 
 
 def test_a_server_is_sent_it(beginning, few_slices, tmp_path):
     slices, path = copy_of(few_slices, tmp_path), beginning()
     server = Server(path)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    spec = ModelSpec(f"openai:http://127.0.0.1:{server.server_port}/v1#tiny", "m", tokenizer=str(path))
+    spec = ModelSpec(
+        f"openai:http://127.0.0.1:{server.server_port}/v1#tiny",
+        "m",
+        tokenizer=str(path),
+    )
     try:
-        assert nlls(slices, spec) == pytest.approx(plain(path, sequences(slices), [BEGIN]), abs=1e-4)
+        assert nlls(slices, spec) == pytest.approx(
+            plain(path, sequences(slices), [BEGIN]),
+            abs=1e-4,
+        )
     finally:
         server.shutdown()
         server.server_close()
@@ -184,9 +227,17 @@ def test_a_live_model_reads_what_its_tokenizer_says(beginning, few_slices, tmp_p
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     backend = load_tokenizer(None).backend
     token = backend.id_to_token(BEGIN)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=token, eos_token=token, add_bos_token=True)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token=token,
+        eos_token=token,
+        add_bos_token=True,
+    )
     expected = plain(path, sequences(slices), [BEGIN])
-    assert nlls(slices, ModelSpec(model, "live", tokenizer=tokenizer)) == pytest.approx(expected, abs=1e-4)
+    assert nlls(slices, ModelSpec(model, "live", tokenizer=tokenizer)) == pytest.approx(
+        expected,
+        abs=1e-4,
+    )
 
 
 def test_a_model_of_other_tokens_reads_its_own(few_slices, tiny_model, tmp_path):
@@ -198,7 +249,10 @@ def test_a_model_of_other_tokens_reads_its_own(few_slices, tiny_model, tmp_path)
     backend = byte_level()
     backend.add_special_tokens(["<s>"])
     begin = backend.token_to_id("<s>")
-    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", begin)])
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A",
+        special_tokens=[("<s>", begin)],
+    )
     backend.save(str(path / "tokenizer.json"))
     with_it, without = (nlls(slices, ModelSpec(str(path), "m", bos=bos)) for bos in (None, "none"))
     text = pl.read_parquet(slices / "sequences.parquet")["text"][0]
@@ -216,15 +270,24 @@ def test_models_that_begin_otherwise_are_compared_with_a_line(beginning, few_sli
         tables = recallkit.gap(*pair, slices=slices, device="cpu")
         lines[Path(pair[0]).name + Path(pair[1]).name] = "Read before every sequence" in str(tables)
     assert lines == {"ab": False, "ac": True, "bc": True}
-    assert "a <|endoftext|>, c nothing (bos= makes them equal)" in " ".join(str(recallkit.gap(paths[0], paths[2], slices=slices)).split())
+    assert "a <|endoftext|>, c nothing (bos= makes them equal)" in " ".join(
+        str(recallkit.gap(paths[0], paths[2], slices=slices)).split(),
+    )
 
 
 def test_a_tracked_run_says_it_once(tiny_model, few_slices, tmp_path, capfd):
     model = AutoModelForCausalLM.from_pretrained(tiny_model("llama"), dtype=torch.float32)
-    tracker = recallkit.Tracker(slices=copy_of(few_slices, tmp_path), out=tmp_path / "track", bos="<|endoftext|>")
+    tracker = recallkit.Tracker(
+        slices=copy_of(few_slices, tmp_path),
+        out=tmp_path / "track",
+        bos="<|endoftext|>",
+    )
     first, second = tracker.log(1, model), tracker.log(2, model)
     assert first == second
-    plain_run = recallkit.Tracker(slices=copy_of(few_slices, tmp_path / "other"), out=tmp_path / "plain")
+    plain_run = recallkit.Tracker(
+        slices=copy_of(few_slices, tmp_path / "other"),
+        out=tmp_path / "plain",
+    )
     assert plain_run.log(1, model)["recall/ar_nll"] != first["recall/ar_nll"]
     assert capfd.readouterr().err.count("<|endoftext|> is read before every sequence") == 1
 
@@ -242,7 +305,10 @@ def test_a_prefix_of_several_ids(beginning):
 def test_a_first_token_without_an_embedding_is_refused(beginning):
     request = ModelRequest(str(beginning()), 4097, prefix=Prefix((4096,)), device="cpu")
     for look in (check_model, load_model):
-        with pytest.raises(UserError, match="it reads id 4,096 before every text; name its own tokenizer"):
+        with pytest.raises(
+            UserError,
+            match="it reads id 4,096 before every text; name its own tokenizer",
+        ):
             look(request)
 
 
@@ -257,17 +323,23 @@ def test_a_byte_is_written_as_for_the_end_token():
 def test_scores_are_checked_against_what_was_read(beginning, few_slices, tmp_path):
     slices, path = copy_of(few_slices, tmp_path), beginning()
     nlls(slices, f"{path},bos=none")
-    with pytest.raises(UserError, match=r"scored with nothing before every sequence, but now it reads <\|endoftext\|>; write bos=none"):
+    with pytest.raises(
+        UserError,
+        match=r"scored with nothing before every sequence, but now it reads <\|endoftext\|>; write bos=none",
+    ):
         scoring.check_scores(str(path), slices)
     assert scoring.check_scores(f"{path},bos=none", slices)["largest"] < 1e-3
 
 
 def test_two_that_begin_otherwise_are_read_side_by_side(beginning, few_slices, tmp_path):
-    """A divergence: each behind its own prefix, also a text that begins with that of one of them."""
+    """A divergence: each behind its own prefix, also a text that begins with that of one of
+    them."""
     slices, path = copy_of(few_slices, tmp_path), str(beginning())
     recallkit.gap(path, {"bare": f"{path},bos=none"}, slices=slices, divergence=True, device="cpu")
     texts = sequences(slices)
-    behind = np.concatenate([plain(Path(path), [text], [BEGIN] * (text[0] != BEGIN)) for text in texts])
+    behind = np.concatenate(
+        [plain(Path(path), [text], [BEGIN] * (text[0] != BEGIN)) for text in texts],
+    )
     scores = {model: pl.read_parquet(scoring.score_path(slices, model))["nll"].to_numpy() for model in (path, "bare")}
     assert scores[path] == pytest.approx(behind, abs=1e-4)
     assert scores["bare"] == pytest.approx(plain(Path(path), texts, []), abs=1e-4)
@@ -288,11 +360,16 @@ def test_what_is_read_first_is_said_with_its_reason(beginning, few_slices, tmp_p
 
 
 def test_models_that_recallkit_trained_read_nothing(beginning):
-    """Whatever tokenizer they are scored with: they were trained on streams without a first token."""
+    """Whatever tokenizer they are scored with: they were trained on streams without a first
+    token."""
     path = beginning()
     tokenizer = load_tokenizer(str(path))
     ours = ["zoo:mamba", str(zoo.shipped()["mamba"]), "control:bigram", "construct:attention"]
     read = {spec: loading.choose_prefix(ModelRequest(spec, 4096), tokenizer, None).ids for spec in (*ours, str(path))}
     assert read == {**dict.fromkeys(ours, ()), str(path): (BEGIN,)}
-    live = loading.choose_prefix(ModelRequest("live:m", 4096, module=LanguageModel(zoo.architecture("mamba"))), tokenizer, "auto")
+    live = loading.choose_prefix(
+        ModelRequest("live:m", 4096, module=LanguageModel(zoo.architecture("mamba"))),
+        tokenizer,
+        "auto",
+    )
     assert live.ids == ()

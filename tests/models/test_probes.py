@@ -1,4 +1,5 @@
-"""What is found out about a model by trying it: its head, whether it is causal, what may share a batch, how its state goes on."""
+"""What is found out about a model by trying it: its head, whether it is causal, what may share a
+batch, how its state goes on."""
 
 from __future__ import annotations
 
@@ -32,7 +33,13 @@ class Backbone(nn.Module):
 class Model(nn.Module):
     """A backbone and a head, and what is done before and after it."""
 
-    def __init__(self, before=lambda states: states, after=lambda logits: logits, *, bias: bool = False) -> None:
+    def __init__(
+        self,
+        before=lambda states: states,
+        after=lambda logits: logits,
+        *,
+        bias: bool = False,
+    ) -> None:
         super().__init__()
         self.base_model, self.head = Backbone(), nn.Linear(8, VOCAB_SIZE, bias=bias)
         self.before, self.after = before, after
@@ -45,7 +52,7 @@ class Model(nn.Module):
         return types.SimpleNamespace(logits=self.after(self.head(self.before(states))))
 
 
-def found(model: nn.Module, dtype: torch.dtype = torch.float32) -> probes.Head | None:
+def results(model: nn.Module, dtype: torch.dtype = torch.float32) -> probes.Head | None:
     with torch.inference_mode():
         return probes.find_head(model.to(dtype), lambda module, ids: module(ids), IDS[:1])
 
@@ -76,7 +83,7 @@ def test_what_a_model_does_to_its_logits_is_found_however_small_they_are(before,
     model = Model(before, after)
     with torch.no_grad():
         model.head.weight.mul_(1e-4)
-    head = found(model)
+    head = results(model)
     assert (head is None) is (wanted is None)
     if head is not None:
         assert head.factor == pytest.approx(wanted[0], rel=1e-6)
@@ -84,14 +91,19 @@ def test_what_a_model_does_to_its_logits_is_found_however_small_they_are(before,
 
 
 def test_a_bias_has_the_factor_after_it_alone():
-    assert found(Model(lambda x: x, lambda z: z / 3, bias=True)).factor == pytest.approx(1 / 3, rel=1e-6)
-    assert found(Model(lambda x: x / 7, bias=True)) is None, "it would be divided, too"
+    assert results(Model(lambda x: x, lambda z: z / 3, bias=True)).factor == pytest.approx(
+        1 / 3,
+        rel=1e-6,
+    )
+    assert results(Model(lambda x: x / 7, bias=True)) is None, "it would be divided, too"
 
 
 def test_a_head_that_is_not_used_as_a_layer_is_not_taken_for_one():
     model = Model()
-    model.forward = lambda ids: types.SimpleNamespace(logits=model.base_model(ids).last_hidden_state @ model.head.weight.T)
-    assert found(model) is None
+    model.forward = lambda ids: types.SimpleNamespace(
+        logits=model.base_model(ids).last_hidden_state @ model.head.weight.T,
+    )
+    assert results(model) is None
 
 
 def logits_of(mix) -> Any:
@@ -101,21 +113,36 @@ def logits_of(mix) -> Any:
 
 
 def ruling_out(x: torch.Tensor) -> torch.Tensor:
-    """The least number where a vocabulary has no entries, beside which any difference looks small."""
-    return torch.cat([x.mean(1, keepdim=True).expand_as(x), torch.full_like(x, torch.finfo(x.dtype).min)], -1)
+    """The least number where a vocabulary has no entries, beside which any difference looks
+    small."""
+    return torch.cat(
+        [x.mean(1, keepdim=True).expand_as(x), torch.full_like(x, torch.finfo(x.dtype).min)],
+        -1,
+    )
 
 
-@pytest.mark.parametrize("mix", [lambda x: x.flip(1).cumsum(1).flip(1), ruling_out], ids=["backwards", "ruled out"])
+@pytest.mark.parametrize(
+    "mix",
+    [lambda x: x.flip(1).cumsum(1).flip(1), ruling_out],
+    ids=["backwards", "ruled out"],
+)
 def test_a_model_that_sees_what_follows_is_refused(mix):
     with pytest.raises(UserError, match=r"model: it is not causal.*give a causal language model"):
         probes.find_sharing(logits_of(mix), IDS, "model")
 
 
 def test_an_encoder_is_refused_by_name_of_what_is_wrong(tmp_path):
-    """BERT has a head for causal language modelling, but reads both ways unless it is told to be a decoder."""
+    """BERT has a head for causal language modelling, but reads both ways unless it is told to be a
+    decoder."""
     from transformers import BertConfig, BertLMHeadModel
 
-    sizes = {"vocab_size": VOCAB_SIZE, "hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 96}
+    sizes = {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "intermediate_size": 96,
+    }
     torch.manual_seed(0)
     with_noise(BertLMHeadModel(BertConfig(**sizes))).save_pretrained(tmp_path)
     with pytest.raises(UserError, match="it is not causal"):

@@ -1,4 +1,5 @@
-"""Released checkpoints: files of their layouts give what their equations say, written out here; what does not fit is refused."""
+"""Released checkpoints: files of their layouts give what their equations say, written out here;
+what does not fit is refused."""
 
 from __future__ import annotations
 
@@ -37,21 +38,38 @@ GPT = {
 BASED = GPT | {
     "n_layer": 4,
     "rotary_emb_fraction": 1,
-    "mixer": {"_target_": "based.models.mixers.convolution.BaseConv", "expand_proj": 4, "kernel_sizes": 3, "use_bias": True},
+    "mixer": {
+        "_target_": "based.models.mixers.convolution.BaseConv",
+        "expand_proj": 4,
+        "kernel_sizes": 3,
+        "use_bias": True,
+    },
     "alt_mixer": {
         "_target_": "based.models.mixers.linear_attention.LinearAttention",
         "feature_dim": 6,
-        "feature_map": {"_target_": "based.models.mixers.linear_attention.TaylorExp", "input_dim": 6},
+        "feature_map": {
+            "_target_": "based.models.mixers.linear_attention.TaylorExp",
+            "input_dim": 6,
+        },
         "num_heads": 4,
     },
-    "alt_mixer_2": {"_target_": "based.models.mixers.slide_attention.SlidingAttention", "window_size": 9, "num_heads": 2},
+    "alt_mixer_2": {
+        "_target_": "based.models.mixers.slide_attention.SlidingAttention",
+        "window_size": 9,
+        "num_heads": 2,
+    },
     "alt_mixer_layers": [1],
     "alt_mixer_2_layers": [2],
 }
 OLDER = GPT | {
     "n_layer": 2,
     "rotary_emb_fraction": 1,
-    "mixer": {"_target_": "based.models.mixers.base_conv.BaseConv", "expand_proj": 4, "kernel_sizes": [3], "use_bias": True},
+    "mixer": {
+        "_target_": "based.models.mixers.base_conv.BaseConv",
+        "expand_proj": 4,
+        "kernel_sizes": [3],
+        "use_bias": True,
+    },
     "alt_mixer": {
         "_target_": "based.models.mixers.linear_attn.LinearAttention",
         "feature_dim": 6,
@@ -64,10 +82,21 @@ OLDER = GPT | {
     "decay_const": -3,
     "decay_denom": False,
 }
-"""As the checkpoints of 30B tokens are configured (HazyResearch/prefix-linear-attention, baselines/based-360m-30b.yaml)."""
+"""As the checkpoints of 30B tokens are configured (HazyResearch/prefix-linear-attention,
+baselines/based-360m-30b.yaml)."""
 ATTENTION = GPT | {"n_layer": 2, "rotary_emb_fraction": 0.5}
-MAMBA = {"vocab_size": VOCAB, "d_model": WIDTH, "n_layer": 2, "ssm_cfg": {}, "rms_norm": True, "pad_vocab_size_multiple": 8}
-MAMBA2 = MAMBA | {"ssm_cfg": {"layer": "Mamba2", "ngroups": 2, "headdim": 8, "chunk_size": 16}, "d_intermediate": 0}
+MAMBA = {
+    "vocab_size": VOCAB,
+    "d_model": WIDTH,
+    "n_layer": 2,
+    "ssm_cfg": {},
+    "rms_norm": True,
+    "pad_vocab_size_multiple": 8,
+}
+MAMBA2 = MAMBA | {
+    "ssm_cfg": {"layer": "Mamba2", "ngroups": 2, "headdim": 8, "chunk_size": 16},
+    "d_intermediate": 0,
+}
 
 CONVOLUTION = {
     "in_proj.weight": (4 * WIDTH, WIDTH),
@@ -77,12 +106,18 @@ CONVOLUTION = {
     "out_proj.bias": (WIDTH,),
 }
 OLDER_CONVOLUTION = {name.replace("conv.conv", "conv1.conv"): shape for name, shape in CONVOLUTION.items()}
-LINEAR = {"proj_q.weight": (24, WIDTH), "proj_k.weight": (24, WIDTH), "proj_v.weight": (WIDTH, WIDTH), "out_proj.weight": (WIDTH, WIDTH)}
+LINEAR = {
+    "proj_q.weight": (24, WIDTH),
+    "proj_k.weight": (24, WIDTH),
+    "proj_v.weight": (WIDTH, WIDTH),
+    "out_proj.weight": (WIDTH, WIDTH),
+}
 SOFTMAX = {"Wqkv.weight": (3 * WIDTH, WIDTH), "out_proj.weight": (WIDTH, WIDTH)}
 
 
 def drawn(shapes):
-    """Weights of these shapes: norms and embeddings near one in size, matrices so that a layer keeps the size of its input."""
+    """Weights of these shapes: norms and embeddings near one in size, matrices so that a layer
+    keeps the size of its input."""
     generator = torch.Generator().manual_seed(0)
     weights = {}
     for name, shape in shapes.items():
@@ -92,12 +127,18 @@ def drawn(shapes):
 
 
 def gpt_weights(mixers):
-    shapes = {"transformer.embeddings.word_embeddings.weight": (ROWS, WIDTH), "transformer.ln_f.weight": (WIDTH,)}
+    shapes = {
+        "transformer.embeddings.word_embeddings.weight": (ROWS, WIDTH),
+        "transformer.ln_f.weight": (WIDTH,),
+    }
     for i, mixer in enumerate(mixers):
         prefix = f"transformer.layers.{i}"
         shapes |= {f"{prefix}.mixer.{name}": shape for name, shape in mixer.items()}
         shapes |= {f"{prefix}.norm1.weight": (WIDTH,), f"{prefix}.norm2.weight": (WIDTH,)}
-        shapes |= {f"{prefix}.mlp.fc1.weight": (2 * MLP, WIDTH), f"{prefix}.mlp.fc2.weight": (WIDTH, MLP)}
+        shapes |= {
+            f"{prefix}.mlp.fc1.weight": (2 * MLP, WIDTH),
+            f"{prefix}.mlp.fc2.weight": (WIDTH, MLP),
+        }
     weights = drawn(shapes)
     return weights | {"lm_head.weight": weights["transformer.embeddings.word_embeddings.weight"]}
 
@@ -107,7 +148,12 @@ def mamba_of_transformers(name):
     """A random model of transformers."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    sizes = {"hidden_size": WIDTH, "num_hidden_layers": 2, "vocab_size": ROWS, "tie_word_embeddings": True}
+    sizes = {
+        "hidden_size": WIDTH,
+        "num_hidden_layers": 2,
+        "vocab_size": ROWS,
+        "tie_word_embeddings": True,
+    }
     sizes |= {"state_size": 5} if name == "mamba" else {"state_size": 6, "num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 16}
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **sizes)).eval()
@@ -124,7 +170,10 @@ def as_released(model):
 
 CHECKPOINTS = {
     "based": (BASED, lambda: gpt_weights([CONVOLUTION, LINEAR, SOFTMAX, CONVOLUTION])),
-    "older, decay of the input": (OLDER, lambda: gpt_weights([OLDER_CONVOLUTION, LINEAR | {"decay_proj.weight": (4, WIDTH)}])),
+    "older, decay of the input": (
+        OLDER,
+        lambda: gpt_weights([OLDER_CONVOLUTION, LINEAR | {"decay_proj.weight": (4, WIDTH)}]),
+    ),
     "older, fixed decay": (OLDER, lambda: gpt_weights([OLDER_CONVOLUTION, LINEAR])),
     "attn": (ATTENTION, lambda: gpt_weights([SOFTMAX, SOFTMAX])),
     "mamba": (MAMBA, lambda: as_released(mamba_of_transformers("mamba"))),
@@ -134,11 +183,14 @@ CHECKPOINTS = {
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes a folder as it was released: names behind `model.`, counters of the training among the weights."""
+    """Writes a folder as it was released: names behind `model.`, counters of the training among the
+    weights."""
 
     def write(config, weights):
         (tmp_path / "config.json").write_text(json.dumps(config))
-        saved = {f"model.{name}": value for name, value in weights.items()} | {"train_metrics.num-tokens.count": torch.tensor(7)}
+        saved = {f"model.{name}": value for name, value in weights.items()} | {
+            "train_metrics.num-tokens.count": torch.tensor(7),
+        }
         torch.save(saved, tmp_path / "pytorch_model.bin")
         return tmp_path
 
@@ -164,7 +216,10 @@ def taylor_attention(w, x):
     q, k, v = (heads(F.linear(x, w[f"proj_{name}.weight"]), 4) for name in "qkv")
     s = q @ k.mT / math.sqrt(6)
     weights = torch.tril(1 + s + s**2 / 2)
-    return F.linear((weights / weights.sum(dim=-1, keepdim=True) @ v).transpose(1, 2).flatten(2), w["out_proj.weight"])
+    return F.linear(
+        (weights / weights.sum(dim=-1, keepdim=True) @ v).transpose(1, 2).flatten(2),
+        w["out_proj.weight"],
+    )
 
 
 def decayed_attention(w, x):
@@ -192,7 +247,13 @@ def turned(x):
     half = x.shape[-1] // 2
     angles = torch.arange(x.shape[2], dtype=x.dtype)[:, None] * 10000 ** (-torch.arange(half, dtype=x.dtype) / half)
     first, second = x.chunk(2, dim=-1)
-    return torch.cat([first * angles.cos() - second * angles.sin(), first * angles.sin() + second * angles.cos()], dim=-1)
+    return torch.cat(
+        [
+            first * angles.cos() - second * angles.sin(),
+            first * angles.sin() + second * angles.cos(),
+        ],
+        dim=-1,
+    )
 
 
 def part(weights, prefix):
@@ -211,11 +272,25 @@ def gpt_logits(weights, ids, mixers):
 
 LOGITS = {
     "based": lambda weights, ids: gpt_logits(
-        weights, ids, [convolution, taylor_attention, lambda w, x: softmax_attention(w, x, 16, 4), convolution]
+        weights,
+        ids,
+        [convolution, taylor_attention, lambda w, x: softmax_attention(w, x, 16, 4), convolution],
     ),
-    "older, decay of the input": lambda weights, ids: gpt_logits(weights, ids, [convolution, decayed_attention]),
-    "older, fixed decay": lambda weights, ids: gpt_logits(weights, ids, [convolution, decayed_attention]),
-    "attn": lambda weights, ids: gpt_logits(weights, ids, [lambda w, x: softmax_attention(w, x, 8)] * 2),
+    "older, decay of the input": lambda weights, ids: gpt_logits(
+        weights,
+        ids,
+        [convolution, decayed_attention],
+    ),
+    "older, fixed decay": lambda weights, ids: gpt_logits(
+        weights,
+        ids,
+        [convolution, decayed_attention],
+    ),
+    "attn": lambda weights, ids: gpt_logits(
+        weights,
+        ids,
+        [lambda w, x: softmax_attention(w, x, 8)] * 2,
+    ),
 }
 
 
@@ -237,9 +312,18 @@ def test_logits_are_those_of_the_equations(write, name):
 
 def test_numbers_of_the_config_reach_the_mixers(write):
     config, make = CHECKPOINTS["based"]
-    changed = {"rotary_emb_base": 500, "rotary_emb_fraction": 0.25, "alt_mixer": BASED["alt_mixer"] | {"eps": 1e-6}}
+    changed = {
+        "rotary_emb_base": 500,
+        "rotary_emb_fraction": 0.25,
+        "alt_mixer": BASED["alt_mixer"] | {"eps": 1e-6},
+    }
     layers = read_published(write(config | changed, make()))[0].layers
-    assert [layer.mixer for layer in layers] == ["gated_short_conv", "linear_attention", "sliding_window", "gated_short_conv"]
+    assert [layer.mixer for layer in layers] == [
+        "gated_short_conv",
+        "linear_attention",
+        "sliding_window",
+        "gated_short_conv",
+    ]
     assert layers[1].options["eps"] == 1e-6
     assert (layers[2].options["rope_base"], layers[2].options["rope_fraction"]) == (500, 0.25)
 
@@ -265,12 +349,22 @@ def test_scores_are_those_of_transformers(write, hub, name, place):
         hub(spec, folder)
     request = ModelRequest(spec, VOCAB, device="cpu")
     lengths = [33, 40, 2]
-    ids, offsets = torch.randint(VOCAB, (sum(lengths),), generator=torch.Generator().manual_seed(1)).numpy(), np.cumsum([0, *lengths])
+    ids, offsets = (
+        torch.randint(VOCAB, (sum(lengths),), generator=torch.Generator().manual_seed(1)).numpy(),
+        np.cumsum([0, *lengths]),
+    )
     scores = load_model(request).score(ids, offsets)
     with torch.no_grad():
         logits = [model(torch.from_numpy(ids[a : b - 1])[None]).logits[0] for a, b in itertools.pairwise(offsets)]
-    targets = torch.from_numpy(np.concatenate([ids[a + 1 : b] for a, b in itertools.pairwise(offsets)]))
-    np.testing.assert_allclose(scores.nll, F.cross_entropy(torch.cat(logits), targets, reduction="none"), rtol=0, atol=1e-5)
+    targets = torch.from_numpy(
+        np.concatenate([ids[a + 1 : b] for a, b in itertools.pairwise(offsets)]),
+    )
+    np.testing.assert_allclose(
+        scores.nll,
+        F.cross_entropy(torch.cat(logits), targets, reduction="none"),
+        rtol=0,
+        atol=1e-5,
+    )
     assert (scores.argmax == torch.cat(logits).argmax(1).numpy()).mean() > 0.98
     tokenizer = {"directory": None, "hub id of the authors": "EleutherAI/gpt-neox-20b"}[place]
     assert kind_of(spec).own_tokenizer(spec) == tokenizer
@@ -280,8 +374,13 @@ def test_scores_are_those_of_transformers(write, hub, name, place):
 def test_buffers_of_older_code_are_left_out(write):
     config, make = CHECKPOINTS["based"]
     wanted = read_published(write(config, make()))[1]
-    extra = {"transformer.layers.2.mixer.rotary_emb.inv_freq": torch.ones(8), "transformer.decay.decay": torch.ones(2)}
-    assert set(read_published(write(config | {"fixed_decay": True}, make() | extra))[1]) == set(wanted)
+    extra = {
+        "transformer.layers.2.mixer.rotary_emb.inv_freq": torch.ones(8),
+        "transformer.decay.decay": torch.ones(2),
+    }
+    assert set(read_published(write(config | {"fixed_decay": True}, make() | extra))[1]) == set(
+        wanted,
+    )
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
@@ -298,7 +397,13 @@ def test_every_weight_is_needed_and_no_other_one_is_taken(write, name):
         with pytest.raises(UserError, match=said):
             load_model(ModelRequest(str(write(config, wrong)), VOCAB, device="cpu"))
     with pytest.raises(UserError, match="Unexpected key"):
-        load_model(ModelRequest(str(write(config | {"n_layer": config["n_layer"] - 1}, weights)), VOCAB, device="cpu"))
+        load_model(
+            ModelRequest(
+                str(write(config | {"n_layer": config["n_layer"] - 1}, weights)),
+                VOCAB,
+                device="cpu",
+            ),
+        )
 
 
 @pytest.mark.parametrize(
@@ -309,7 +414,11 @@ def test_every_weight_is_needed_and_no_other_one_is_taken(write, name):
         ("based", {"n_head": 0}, "n_head"),
         ("based", {"n_embd": 64}, "n_embd|width of 32"),
         ("based", {"vocab_size": 57}, "fewer than the vocabulary"),
-        ("based", {"alt_mixer": BASED["alt_mixer"] | {"feature_map": {"_target_": "x.Squared"}}}, "Squared"),
+        (
+            "based",
+            {"alt_mixer": BASED["alt_mixer"] | {"feature_map": {"_target_": "x.Squared"}}},
+            "Squared",
+        ),
         ("based", {"alt_mixer_2": {"_target_": "x.SlidingAttention"}}, "window_size"),
         ("based", {"mixer": {"_target_": "x.Hyena"}}, "Hyena"),
         ("based", {"n_layer": 10**9}, "n_layer"),
@@ -318,7 +427,11 @@ def test_every_weight_is_needed_and_no_other_one_is_taken(write, name):
         ("older, decay of the input", {"decay_denom": True}, "decay_denom"),
         ("older, decay of the input", {"decay_const": 0}, "-decay_const"),
         ("older, decay of the input", {"decay_const": None}, "-decay_const"),
-        ("older, fixed decay", {"alt_mixer": OLDER["alt_mixer"] | {"use_rotary_apply": True}}, "use_rotary_apply"),
+        (
+            "older, fixed decay",
+            {"alt_mixer": OLDER["alt_mixer"] | {"use_rotary_apply": True}},
+            "use_rotary_apply",
+        ),
         ("attn", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
         ("mamba", {"attn_layer_idx": [1]}, "attn_layer_idx"),
         ("mamba", {"ssm_cfg": {"d_state": 16}}, "d_state of ssm_cfg is 16"),
@@ -326,7 +439,11 @@ def test_every_weight_is_needed_and_no_other_one_is_taken(write, name):
         ("mamba", {"ssm_cfg": [1]}, "ssm_cfg is .*not a JSON object"),
         ("mamba2", {"ssm_cfg": {}}, "A_log has 1 axes"),
         ("mamba2", {"ssm_cfg": {"layer": "Mamba2", "ngroups": 5}}, "not those of 5 groups"),
-        ("mamba2", {"ssm_cfg": {"layer": "Mamba2", "dt_limit": [0.01, 0.1]}}, "dt_limit of ssm_cfg"),
+        (
+            "mamba2",
+            {"ssm_cfg": {"layer": "Mamba2", "dt_limit": [0.01, 0.1]}},
+            "dt_limit of ssm_cfg",
+        ),
     ],
 )
 def test_entries_that_are_not_understood_are_refused(write, name, changed, said):
@@ -351,6 +468,9 @@ def test_files_that_are_no_checkpoints_are_refused(write, tmp_path):
         (folder / "config.json").write_text(unreadable)
         assert not is_published(folder)
     assert not is_published(tmp_path / "nowhere")
-    for read_by_transformers in ({"model_type": "gpt2", "n_embd": 8}, MAMBA | {"model_type": "mamba"}):
+    for read_by_transformers in (
+        {"model_type": "gpt2", "n_embd": 8},
+        MAMBA | {"model_type": "mamba"},
+    ):
         (folder / "config.json").write_text(json.dumps(read_by_transformers))
         assert not is_published(folder)

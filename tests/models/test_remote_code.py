@@ -1,4 +1,5 @@
-"""Code that comes with a checkpoint: refused unasked, run and part of the model's identity once it is allowed."""
+"""Code that comes with a checkpoint: refused unasked, run and part of the model's identity once it
+is allowed."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ class FadingForCausalLM(PreTrainedModel):
 
 @pytest.fixture(scope="module")
 def copies(tmp_path_factory) -> Iterator[None]:
-    """transformers imports copies of the code: here from a folder of these tests, which it asks for once a process."""
+    """transformers imports copies of the code: here from a folder of these tests, which it asks for
+    once a process."""
     from transformers import dynamic_module_utils
 
     with pytest.MonkeyPatch.context() as patch:
@@ -83,8 +85,16 @@ def checkpoint(tmp_path, copies) -> Path:
     """A directory with weights and the code that they need."""
     path = tmp_path / "fading"
     path.mkdir()
-    auto_map = {"AutoConfig": "configuration_fading.FadingConfig", "AutoModelForCausalLM": "modeling_fading.FadingForCausalLM"}
-    config = {"model_type": "fading", "architectures": ["FadingForCausalLM"], "vocab_size": VOCAB_SIZE, "auto_map": auto_map}
+    auto_map = {
+        "AutoConfig": "configuration_fading.FadingConfig",
+        "AutoModelForCausalLM": "modeling_fading.FadingForCausalLM",
+    }
+    config = {
+        "model_type": "fading",
+        "architectures": ["FadingForCausalLM"],
+        "vocab_size": VOCAB_SIZE,
+        "auto_map": auto_map,
+    }
     (path / "config.json").write_text(json.dumps(config))
     (path / "configuration_fading.py").write_text(CONFIGURATION)
     (path / "modeling_fading.py").write_text(MODEL)
@@ -106,14 +116,17 @@ def test_it_is_refused_unasked_and_the_option_is_named(checkpoint, before):
     if before:
         load_model(request(checkpoint))
     (checkpoint / "configuration_fading.py").write_text(f"open({str(checkpoint / 'ran')!r}, 'w')\n")
-    with pytest.raises(UserError, match=r"needs Python code from its own repository.*--trust-remote-code"):
+    with pytest.raises(
+        UserError,
+        match=r"needs Python code from its own repository.*--trust-remote-code",
+    ):
         load_model(request(checkpoint, trusted=False))
     assert not (checkpoint / "ran").exists()
 
 
 def test_allowed_it_is_scored_like_any_other(checkpoint):
     ids, offsets = np.random.default_rng(0).integers(0, VOCAB_SIZE, 30), np.array([0, 20, 30])
-    found = load_model(request(checkpoint)).score(ids, offsets)
+    results = load_model(request(checkpoint)).score(ids, offsets)
     embed, head = weights().values()
     nll = []
     for sequence in (ids[:20], ids[20:]):
@@ -121,12 +134,17 @@ def test_allowed_it_is_scored_like_any_other(checkpoint):
         for token, target in itertools.pairwise(sequence):
             state = 0.5 * state + embed[token]
             nll.append(-torch.log_softmax(head @ state, 0)[target])
-    np.testing.assert_allclose(found.nll, torch.stack(nll).numpy(), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(results.nll, torch.stack(nll).numpy(), rtol=0, atol=1e-5)
 
 
 def test_its_code_is_part_of_its_identity_where_it_may_run(checkpoint):
-    trusted, unasked = identify_model(request(checkpoint)), identify_model(request(checkpoint, trusted=False))
-    (checkpoint / "modeling_fading.py").write_text(MODEL.replace("self.config.fade * state", "0.25 * state"))
+    trusted, unasked = (
+        identify_model(request(checkpoint)),
+        identify_model(request(checkpoint, trusted=False)),
+    )
+    (checkpoint / "modeling_fading.py").write_text(
+        MODEL.replace("self.config.fade * state", "0.25 * state"),
+    )
     assert identify_model(request(checkpoint)) != trusted
     assert identify_model(request(checkpoint, trusted=False)) == unasked
 
@@ -134,7 +152,9 @@ def test_its_code_is_part_of_its_identity_where_it_may_run(checkpoint):
 def test_changed_code_is_the_code_that_runs(checkpoint):
     ids, offsets = np.arange(20), np.array([0, 20])
     before = load_model(request(checkpoint)).score(ids, offsets).nll
-    (checkpoint / "modeling_fading.py").write_text(MODEL.replace("self.config.fade * state", "0.25 * state"))
+    (checkpoint / "modeling_fading.py").write_text(
+        MODEL.replace("self.config.fade * state", "0.25 * state"),
+    )
     assert np.abs(load_model(request(checkpoint)).score(ids, offsets).nll - before).max() > 1e-2
 
 
@@ -142,9 +162,18 @@ def test_changed_code_is_the_code_that_runs(checkpoint):
     ("code", "problem"),
     [
         ("this is no Python", "transformers cannot load it"),
-        (MODEL.replace("self.post_init()", "undefined()"), "transformers cannot load it.*undefined"),
-        (MODEL.replace("state, logits = 0, []", "raise KeyError('lost')"), "its forward pass fails.*lost"),
-        (MODEL.replace("return CausalLMOutput(logits=torch.stack(logits, 1))", "return None"), "returns no logits"),
+        (
+            MODEL.replace("self.post_init()", "undefined()"),
+            "transformers cannot load it.*undefined",
+        ),
+        (
+            MODEL.replace("state, logits = 0, []", "raise KeyError('lost')"),
+            "its forward pass fails.*lost",
+        ),
+        (
+            MODEL.replace("return CausalLMOutput(logits=torch.stack(logits, 1))", "return None"),
+            "returns no logits",
+        ),
         (MODEL.replace(".unbind(1)", ".flip(1).unbind(1)"), "it is not causal"),
     ],
     ids=["no code", "fails to load", "fails to run", "no logits", "sees what follows"],

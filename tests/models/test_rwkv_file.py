@@ -1,4 +1,5 @@
-"""Files of rwkv.cpp: a really trained model gives the expected logits, any other file is one line, and none takes memory."""
+"""Files of rwkv.cpp: a really trained model gives the expected logits, any other file is one line,
+and none takes memory."""
 
 from __future__ import annotations
 
@@ -51,7 +52,12 @@ def test_a_trained_model_gives_the_logits_that_came_with_it():
         state = model.initial_state(1)
         for i in range(3):
             hidden, state = model.read(ids[:, i : i + 1], state)
-        torch.testing.assert_close((hidden @ model.head_weight.T)[0, -1], expected, rtol=0, atol=1e-4)
+        torch.testing.assert_close(
+            (hidden @ model.head_weight.T)[0, -1],
+            expected,
+            rtol=0,
+            atol=1e-4,
+        )
 
 
 def tensors(version: int = 5, num_layers: int = 2) -> dict[str, np.ndarray]:
@@ -61,7 +67,11 @@ def tensors(version: int = 5, num_layers: int = 2) -> dict[str, np.ndarray]:
     def values(*shape: int) -> np.ndarray:
         return draw.standard_normal(shape).astype("<f4")
 
-    made = {"emb.weight": values(VOCAB, D), "blocks.0.ln0.weight": values(D), "blocks.0.ln0.bias": values(D)}
+    actual = {
+        "emb.weight": values(VOCAB, D),
+        "blocks.0.ln0.weight": values(D),
+        "blocks.0.ln0.bias": values(D),
+    }
     for i in range(num_layers):
         block = {f"ln{n}.{part}": values(D) for n in (1, 2) for part in ("weight", "bias")}
         block |= {f"att.{word}.weight": values(D, D) for word in ("receptance", "key", "value", "output")}
@@ -70,54 +80,79 @@ def tensors(version: int = 5, num_layers: int = 2) -> dict[str, np.ndarray]:
         if version == 5:
             del block["att.time_first"]
             heads = (D // HEAD, HEAD, 1)
-            block |= {"att.time_decay": np.exp(-np.exp(values(*heads))), "att.time_faaaa": values(*heads)}
+            block |= {
+                "att.time_decay": np.exp(-np.exp(values(*heads))),
+                "att.time_faaaa": values(*heads),
+            }
             block |= {"att.gate.weight": values(D, D), "att.time_mix_g": values(D)}
             block |= {"att.ln_x.weight": values(D), "att.ln_x.bias": values(D)}
-        block |= {"ffn.time_mix_k": values(D), "ffn.time_mix_r": values(D), "ffn.receptance.weight": values(D, D)}
+        block |= {
+            "ffn.time_mix_k": values(D),
+            "ffn.time_mix_r": values(D),
+            "ffn.receptance.weight": values(D, D),
+        }
         block |= {"ffn.key.weight": values(WIDTH, D), "ffn.value.weight": values(D, WIDTH)}
-        made |= {f"blocks.{i}.{name}": tensor for name, tensor in block.items()}
-    return made | {"ln_out.weight": values(D), "ln_out.bias": values(D), "head.weight": values(VOCAB, D)}
+        actual |= {f"blocks.{i}.{name}": tensor for name, tensor in block.items()}
+    return actual | {
+        "ln_out.weight": values(D),
+        "ln_out.bias": values(D),
+        "head.weight": values(VOCAB, D),
+    }
 
 
-def write(path: Path, made: dict[str, np.ndarray], *, num_layers: int = 2, header: tuple[int, ...] = ()) -> Path:
+def write(
+    path: Path,
+    actual: dict[str, np.ndarray],
+    *,
+    num_layers: int = 2,
+    header: tuple[int, ...] = (),
+) -> Path:
     content = [struct.pack("<IIiiiI", *(header or (0x67676D66, 101, VOCAB, D, num_layers, 0)))]
-    for name, tensor in made.items():
+    for name, tensor in actual.items():
         shape = tensor.shape[::-1]
         kind = 1 if tensor.dtype == np.float16 else 0
-        content.append(struct.pack(f"<iii{len(shape)}i", len(shape), len(name), kind, *shape) + name.encode() + tensor.tobytes())
+        content.append(
+            struct.pack(f"<iii{len(shape)}i", len(shape), len(name), kind, *shape) + name.encode() + tensor.tobytes(),
+        )
     path.write_bytes(b"".join(content))
     return path
 
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_every_tensor_has_its_place(tmp_path, version):
-    made = tensors(version)
-    model = load(write(tmp_path / "model.bin", made))
-    assert sum(parameter.numel() for parameter in model.parameters()) == sum(tensor.size for tensor in made.values())
+    actual = tensors(version)
+    model = load(write(tmp_path / "model.bin", actual))
+    assert sum(parameter.numel() for parameter in model.parameters()) == sum(tensor.size for tensor in actual.values())
     mixer, theirs = model.blocks[1].mixer, "blocks.1.att."
-    assert torch.equal(mixer.out_proj.weight, torch.from_numpy(made[f"{theirs}output.weight"]))
+    assert torch.equal(mixer.out_proj.weight, torch.from_numpy(actual[f"{theirs}output.weight"]))
     for block, number in ((model.blocks[0], 0), (model.blocks[1], 1)):
         for ours, theirs_name in PLACES.items():
-            assert torch.equal(block.get_parameter(ours), torch.from_numpy(made[f"blocks.{number}.{theirs_name}"])), ours
+            assert torch.equal(
+                block.get_parameter(ours),
+                torch.from_numpy(actual[f"blocks.{number}.{theirs_name}"]),
+            ), ours
     decay = torch.exp(-torch.exp(mixer.time_decay.detach()))
-    wanted = made[f"{theirs}time_decay"][:, :, 0] if version == 5 else np.exp(made[f"{theirs}time_decay"])
+    wanted = actual[f"{theirs}time_decay"][:, :, 0] if version == 5 else np.exp(actual[f"{theirs}time_decay"])
     torch.testing.assert_close(decay, torch.from_numpy(wanted), rtol=1e-6, atol=0)
     assert model(torch.tensor([[1, 2, 3]])).isfinite().all()
 
 
 def test_half_precision_matrices_are_read(tmp_path):
-    made = tensors()
-    half = {name: tensor.astype(np.float16) if tensor.ndim == 2 else tensor for name, tensor in made.items()}
+    actual = tensors()
+    half = {name: tensor.astype(np.float16) if tensor.ndim == 2 else tensor for name, tensor in actual.items()}
     weights = read_rwkv_file(write(tmp_path / "half.bin", half))[1]
     assert all(tensor.dtype == torch.float32 for tensor in weights.values())
-    assert torch.equal(weights["head.weight"], torch.from_numpy(half["head.weight"].astype(np.float32)))
+    assert torch.equal(
+        weights["head.weight"],
+        torch.from_numpy(half["head.weight"].astype(np.float32)),
+    )
 
 
 def test_decays_of_nought_and_one_stay_finite(tmp_path):
-    made = tensors()
-    made["blocks.0.att.time_decay"][0] = 0.0
-    made["blocks.0.att.time_decay"][1] = 1.0
-    model = load(write(tmp_path / "model.bin", made))
+    actual = tensors()
+    actual["blocks.0.att.time_decay"][0] = 0.0
+    actual["blocks.0.att.time_decay"][1] = 1.0
+    model = load(write(tmp_path / "model.bin", actual))
     assert model.blocks[0].mixer.time_decay[0].isfinite().all(), "the double logarithm of a decay of nought"
     loss = model(torch.tensor([[1, 2, 3, 4, 5]])).square().mean()
     loss.backward()
@@ -127,26 +162,26 @@ def test_decays_of_nought_and_one_stay_finite(tmp_path):
 
 
 def broken(kind: str) -> tuple[dict[str, np.ndarray], dict[str, object]]:
-    made = tensors()
+    actual = tensors()
     if kind == "missing":
-        del made["blocks.1.ln2.bias"]
+        del actual["blocks.1.ln2.bias"]
     if kind == "left over":
-        made["blocks.2.ln1.weight"] = made["ln_out.weight"]
+        actual["blocks.2.ln1.weight"] = actual["ln_out.weight"]
     if kind == "shape":
-        made["blocks.1.att.key.weight"] = made["blocks.1.att.key.weight"][:4]
+        actual["blocks.1.att.key.weight"] = actual["blocks.1.att.key.weight"][:4]
     if kind == "decay":
-        made["blocks.1.att.time_decay"][0] = 1.5
+        actual["blocks.1.att.time_decay"][0] = 1.5
     if kind == "5.1":
-        made = {name: tensor for name, tensor in made.items() if "gate" not in name}
+        actual = {name: tensor for name, tensor in actual.items() if "gate" not in name}
     if kind == "6":
-        made["blocks.0.att.time_maa_x"] = made["ln_out.weight"]
+        actual["blocks.0.att.time_maa_x"] = actual["ln_out.weight"]
     headers = {
         "magic": (1, 101, VOCAB, D, 2, 0),
         "quantised": (0x67676D66, 101, VOCAB, D, 2, 7),
         "layers": (0x67676D66, 101, VOCAB, D, 1 << 30, 0),
         "width": (0x67676D66, 101, VOCAB, 1 << 30, 2, 0),
     }
-    return made, {"header": headers.get(kind, ())}
+    return actual, {"header": headers.get(kind, ())}
 
 
 @pytest.mark.parametrize(
@@ -165,8 +200,8 @@ def broken(kind: str) -> tuple[dict[str, np.ndarray], dict[str, object]]:
     ],
 )
 def test_a_file_that_is_wrong_is_one_line(tmp_path, kind, said):
-    made, options = broken(kind)
-    path = write(tmp_path / "model.bin", made, **options)
+    actual, options = broken(kind)
+    path = write(tmp_path / "model.bin", actual, **options)
     with pytest.raises(UserError, match=said) as caught:
         load(path)
     assert str(path) in str(caught.value)
@@ -174,10 +209,10 @@ def test_a_file_that_is_wrong_is_one_line(tmp_path, kind, said):
 
 
 def test_a_file_cut_anywhere_is_one_line(tmp_path):
-    whole = write(tmp_path / "model.bin", tensors(num_layers=1), num_layers=1).read_bytes()
+    at_once = write(tmp_path / "model.bin", tensors(num_layers=1), num_layers=1).read_bytes()
     cut = tmp_path / "cut.bin"
-    for length in [0, 3, 23, 24, 25, 36, 40, 44, 60, len(whole) // 2, len(whole) - 1]:
-        cut.write_bytes(whole[:length])
+    for length in [0, 3, 23, 24, 25, 36, 40, 44, 60, len(at_once) // 2, len(at_once) - 1]:
+        cut.write_bytes(at_once[:length])
         with pytest.raises(UserError, match=r"cut\.bin"):
             read_rwkv_file(cut)
 
@@ -186,7 +221,9 @@ def test_sizes_are_checked_before_memory_is_taken(tmp_path):
     header = struct.pack("<IIiiiI", 0x67676D66, 101, VOCAB, D, 2, 0)
     path = tmp_path / "huge.bin"
     for dimensions, length in [((1 << 30, 1 << 30, 1 << 30), 10), ((-1, 8), 10), ((8,), 1 << 30)]:
-        path.write_bytes(header + struct.pack(f"<iii{len(dimensions)}i", len(dimensions), length, 0, *dimensions) + b"emb.weight")
+        path.write_bytes(
+            header + struct.pack(f"<iii{len(dimensions)}i", len(dimensions), length, 0, *dimensions) + b"emb.weight",
+        )
         with pytest.raises(UserError, match="cannot be read"):
             read_rwkv_file(path)
 

@@ -1,4 +1,5 @@
-"""`slice --for`: the tokenizer and the length of sequences that models have, or why there are none."""
+"""`slice --for`: the tokenizer and the length of sequences that models have, or why there are
+none."""
 
 from __future__ import annotations
 
@@ -15,25 +16,27 @@ from tests.conftest import made_up_texts, write_jsonl
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory, tiny_model) -> dict[str, Path]:
-    """`llama` with a tokenizer of its own and a context of 256, `mamba` with the same and no limit, `other` with another; `bare`: none."""
+    """`llama` with a tokenizer of its own and a context of 256, `mamba` with the same and no limit,
+    `other` with another; `bare`: none."""
     folder = tmp_path_factory.mktemp("models")
     settings = json.loads(load_tokenizer(None).backend.to_str())
     lower = {**settings, "normalizer": {"type": "Lowercase"}}
-    for name, family, given in (("llama", "llama", settings), ("mamba", "mamba", settings), ("other", "mamba", lower)):
+    for name, family, operands in (("llama", "llama", settings), ("mamba", "mamba", settings), ("other", "mamba", lower)):
         shutil.copytree(tiny_model(family), folder / name)
-        (folder / name / "tokenizer.json").write_text(json.dumps(given))
+        (folder / name / "tokenizer.json").write_text(json.dumps(operands))
     shutil.copytree(tiny_model("llama"), folder / "bare")
     return {path.name: path for path in folder.iterdir()}
 
 
 @pytest.fixture
 def sliced(run, models, tmp_path):
-    """sliced(MODEL ..., OPTIONS ...) is the manifest of labels for these models, or the line that refuses them."""
+    """sliced(MODEL ..., OPTIONS ...) is the manifest of labels for these models, or the line that
+    refuses them."""
     text = write_jsonl(tmp_path / "text.jsonl", made_up_texts(20, 90))
 
     def call(*words: object) -> dict | str:
-        given = [each for word in words for each in (("--for", models[word]) if word in models else (word,))]
-        done = run("slice", text, *given, "-o", tmp_path / "slices", "--force")
+        operands = [item for word in words for item in (("--for", models[word]) if word in models else (word,))]
+        done = run("slice", text, *operands, "-o", tmp_path / "slices", "--force")
         [*_, line] = done.stderr.splitlines() or [""]
         return artifacts.read_manifest(tmp_path / "slices/tokens.parquet") if done.returncode == 0 else line
 

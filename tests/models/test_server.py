@@ -1,4 +1,5 @@
-"""A server's model scores as the model behind it, through limits of its rate, errors in the middle and dropped connections."""
+"""A server's model scores as the model behind it, through limits of its rate, errors in the middle
+and dropped connections."""
 
 from __future__ import annotations
 
@@ -46,7 +47,11 @@ def request(spec: str) -> ModelRequest:
     return ModelRequest(spec, 4096)
 
 
-@pytest.mark.parametrize("settings", [{}, {"refuses_no_tokens": True}, {"texts": True}], ids=lambda s: next(iter(s), "like vLLM"))
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"refuses_no_tokens": True}, {"texts": True}],
+    ids=lambda s: next(iter(s), "like vLLM"),
+)
 def test_scores_are_the_models_own(serve, server_of_llama, tiny_model, settings):
     ids, offsets = ragged([33, 2, 1, 17], 4096)
     # Also tokens that are first, and among the first: those that the model would predict.
@@ -58,7 +63,7 @@ def test_scores_are_the_models_own(serve, server_of_llama, tiny_model, settings)
     assert (scores.rank == np.where(rank < server.TOP - 1, rank, -1)).all()
     assert {0, -1} <= set(scores.rank.tolist())
     assert (scores.argmax == (np.where(rank == 0, argmax, -1) if settings.get("texts") else argmax)).all()
-    for content in server_of_llama.asked:
+    for content in server_of_llama.requested:
         assert content["path"] == "/v1/completions"
         assert content["key"] is None
 
@@ -69,9 +74,23 @@ def test_what_passes_is_tried_again(serve, server_of_llama, tiny_model, monkeypa
     model = load_model(request(serve(faults=[None, 429, 500, "drop", 503, None, 500])))
     for seed in (0, 1):
         ids, offsets = ragged([33, 17], 4096, seed)
-        np.testing.assert_allclose(model.score(ids, offsets).nll, direct(tiny_model("llama"), ids, offsets)[0], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(
+            model.score(ids, offsets).nll,
+            direct(tiny_model("llama"), ids, offsets)[0],
+            rtol=0,
+            atol=1e-5,
+        )
     assert waited == [1, 2, 4, 8, 1], "ever longer, and anew for each request"
-    assert [content["fault"] for content in server_of_llama.asked] == [None, 429, 500, "drop", 503, None, 500, None]
+    assert [content["fault"] for content in server_of_llama.requested] == [
+        None,
+        429,
+        500,
+        "drop",
+        503,
+        None,
+        500,
+        None,
+    ]
 
 
 def test_what_does_not_pass_is_one_line(serve, monkeypatch):
@@ -79,7 +98,10 @@ def test_what_does_not_pass_is_one_line(serve, monkeypatch):
     monkeypatch.setattr(connection, "sleep", waited.append)
     model = load_model(request(serve(faults=[None, *[500] * 8, 400])))
     ids, offsets = ragged([9], 4096)
-    with pytest.raises(UserError, match=r"it answers 500 \(.*in the middle.*\), after 8 tries; check the URL") as caught:
+    with pytest.raises(
+        UserError,
+        match=r"it answers 500 \(.*in the middle.*\), after 8 tries; check the URL",
+    ) as caught:
         model.score(ids, offsets)
     assert "\n" not in caught.value.line()
     assert waited == [1, 2, 4, 8, 16, 32, 64]
@@ -93,8 +115,8 @@ def test_a_server_that_is_down_is_told_at_once_and_given_up_soon(run, few_slices
     monkeypatch.setattr(connection, "sleep", waited.append)
     done = run("score", "openai:http://127.0.0.1:9/v1#tiny", "--slices", few_slices)
     assert (done.returncode, waited) == (1, [1, 2, 4])
-    told, *_, last = done.stderr.splitlines()
-    assert told.endswith("[Errno 111] Connection refused); trying again")
+    lines, *_, last = done.stderr.splitlines()
+    assert lines.endswith("[Errno 111] Connection refused); trying again")
     assert "it cannot be reached or read ([Errno 111] Connection refused), after 4 tries; check the URL" in last
 
 
@@ -102,13 +124,19 @@ def test_a_host_that_takes_no_connection_is_not_waited_for(monkeypatch):
     """Its queue is full: to those that connect it says nothing."""
     monkeypatch.setattr(connection, "sleep", lambda seconds: None)
     monkeypatch.setattr(connection, "SECONDS_TO_CONNECT", 0.1)
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, contextlib.ExitStack() as waiting:
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as deaf,
+        contextlib.ExitStack() as waiting,
+    ):
         for _ in range(2):
             client = waiting.enter_context(socket.socket())
             client.setblocking(False)
             client.connect_ex(deaf.getsockname())
         begun = time.monotonic()
-        with pytest.raises(UserError, match=r"it cannot be reached or read \(timed out\), after 4 tries"):
+        with pytest.raises(
+            UserError,
+            match=r"it cannot be reached or read \(timed out\), after 4 tries",
+        ):
             load_model(request(f"openai:http://127.0.0.1:{deaf.getsockname()[1]}/v1#tiny"))
         assert time.monotonic() - begun < 60, "an answer may take ten times as long"
 
@@ -116,18 +144,21 @@ def test_a_host_that_takes_no_connection_is_not_waited_for(monkeypatch):
 def test_no_other_host_is_asked(serve, server_of_llama):
     with pytest.raises(UserError, match=r"it answers 307 \(a redirection, which is not followed\)"):
         load_model(request(serve(faults=["redirect"] * 2)))
-    assert {content["path"] for content in server_of_llama.asked} == {"/v1/completions"}
+    assert {content["path"] for content in server_of_llama.requested} == {"/v1/completions"}
 
 
 def test_servers_that_cannot_score_are_one_line(serve):
-    with pytest.raises(UserError, match=r"it gives no log probabilities of the prompt \(echo and logprobs\)"):
+    with pytest.raises(
+        UserError,
+        match=r"it gives no log probabilities of the prompt \(echo and logprobs\)",
+    ):
         load_model(request(serve(no_echo=True)))
     spec = serve()
     with pytest.raises(UserError, match=r"it answers 404 \(.*no model other.*\)"):
         load_model(request(spec.replace("#tiny", "#other")))
 
 
-def each(**changes: object) -> Callable[..., object]:
+def item(**changes: object) -> Callable[..., object]:
     """Changes what an answer says of each prompt: a value in place of it, or a function of it."""
 
     def spoil(content):
@@ -145,24 +176,28 @@ def put_before(value):
 
 
 SPOILT = {
-    "a token before the prompt": each(tokens=put_before("token_id:1"), token_logprobs=put_before(-1.0), top_logprobs=put_before({})),
-    "a hidden token before it": each(token_logprobs=[-1.0, -1.0]),
-    "another length of one list": each(top_logprobs=[None]),
-    "other tokens": each(tokens=["token_id:0", "token_id:7"]),
-    "tokens that are none": each(tokens=[0, 0]),
-    "a positive log probability": each(token_logprobs=[None, 0.5]),
-    "a boolean": each(token_logprobs=[None, False]),
-    "a text": each(token_logprobs=[None, "-1"]),
-    "not a number": each(token_logprobs=[None, float("nan")]),
-    "an infinite one": each(token_logprobs=[None, float("-inf")]),
-    "an endless integer": each(token_logprobs=[None, -(10**400)]),
-    "an object in place of a list": each(token_logprobs={"0": None, "1": -1.0}),
-    "a number in place of a list": each(token_logprobs=2),
-    "a list of alternatives": each(top_logprobs=[None, [["token_id:0", -1.0]]]),
-    "an alternative that is no number": each(top_logprobs=[None, {"token_id:3": "x"}]),
-    "logprobs that are a list": each(logprobs=[1, 2]),
-    "the number of another prompt": each(index=1),
-    "a number of a prompt that is none": each(index="0"),
+    "a token before the prompt": item(
+        tokens=put_before("token_id:1"),
+        token_logprobs=put_before(-1.0),
+        top_logprobs=put_before({}),
+    ),
+    "a hidden token before it": item(token_logprobs=[-1.0, -1.0]),
+    "another length of one list": item(top_logprobs=[None]),
+    "other tokens": item(tokens=["token_id:0", "token_id:7"]),
+    "tokens that are none": item(tokens=[0, 0]),
+    "a positive log probability": item(token_logprobs=[None, 0.5]),
+    "a boolean": item(token_logprobs=[None, False]),
+    "a text": item(token_logprobs=[None, "-1"]),
+    "not a number": item(token_logprobs=[None, float("nan")]),
+    "an infinite one": item(token_logprobs=[None, float("-inf")]),
+    "an endless integer": item(token_logprobs=[None, -(10**400)]),
+    "an object in place of a list": item(token_logprobs={"0": None, "1": -1.0}),
+    "a number in place of a list": item(token_logprobs=2),
+    "a list of alternatives": item(top_logprobs=[None, [["token_id:0", -1.0]]]),
+    "an alternative that is no number": item(top_logprobs=[None, {"token_id:3": "x"}]),
+    "logprobs that are a list": item(logprobs=[1, 2]),
+    "the number of another prompt": item(index=1),
+    "a number of a prompt that is none": item(index="0"),
     "choices that are none": lambda _: {"choices": [3]},
     "choices that are an object": lambda _: {"choices": {"0": {}}},
     "no choices": lambda _: {},
@@ -171,7 +206,10 @@ SPOILT = {
 
 @pytest.mark.parametrize("name", SPOILT)
 def test_what_is_not_the_log_probabilities_of_the_prompt_is_one_line(serve, name):
-    with pytest.raises(UserError, match=r"^openai:http://.*#tiny: (it|its|.* is not a log probability).*; check the URL"):
+    with pytest.raises(
+        UserError,
+        match=r"^openai:http://.*#tiny: (it|its|.* is not a log probability).*; check the URL",
+    ):
         load_model(request(serve(spoil=SPOILT[name])))
 
 
@@ -179,13 +217,13 @@ def test_texts_that_are_those_of_other_tokens_are_noticed(serve):
     model = load_model(request(serve(texts=True)))
     ids, offsets = ragged([33], 8)
     model.score(ids, offsets)
-    serve(texts=True, spoil=each(tokens=lambda tokens: ["<s>", *tokens[:-1]]))
+    serve(texts=True, spoil=item(tokens=lambda tokens: ["<s>", *tokens[:-1]]))
     with pytest.raises(UserError, match="its tokens are not those of the prompt"):
         model.score(ids, offsets)
 
 
 def test_a_rounded_log_probability_of_certainty_is_no_negative_nll(serve):
-    model = load_model(request(serve(spoil=each(token_logprobs=[None, 1e-7]))))
+    model = load_model(request(serve(spoil=item(token_logprobs=[None, 1e-7]))))
     assert model.score(*ragged([2], 4096)).nll.tolist() == [0]
 
 
@@ -194,7 +232,10 @@ def test_a_rounded_log_probability_of_certainty_is_no_negative_nll(serve):
     [
         ({"spoil": lambda _: b" " * 200_000}, "an answer of more than 102,048 bytes"),
         ({"faults": ["drip"] * 2}, "no complete answer within 0 s"),
-        ({"spoil": lambda _: b"[" * 100_000}, r"it cannot be reached or read \(.*recursion.*\), after 8 tries"),
+        (
+            {"spoil": lambda _: b"[" * 100_000},
+            r"it cannot be reached or read \(.*recursion.*\), after 8 tries",
+        ),
     ],
     ids=["long", "slow", "deep"],
 )
@@ -209,7 +250,10 @@ def test_an_answer_without_end_is_one_line(serve, monkeypatch, settings, problem
 def test_the_key_is_sent_where_it_is_set(serve, monkeypatch):
     spec = serve(key="secret")
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    with pytest.raises(UserError, match=r"it answers 401 \(.*no such key: None.*\); check .*RECALLKIT_API_KEY"):
+    with pytest.raises(
+        UserError,
+        match=r"it answers 401 \(.*no such key: None.*\); check .*RECALLKIT_API_KEY",
+    ):
         load_model(request(spec))
     monkeypatch.setenv("RECALLKIT_API_KEY", "secret\n")
     assert load_model(request(spec)).vocab_size == 4096
@@ -258,7 +302,10 @@ def test_identity_is_the_url_and_the_name():
     ],
 )
 def test_other_names_are_one_line(spec):
-    with pytest.raises(UserError, match="not openai:URL#MODEL; for example openai:http://localhost:8000/v1#NAME"):
+    with pytest.raises(
+        UserError,
+        match="not openai:URL#MODEL; for example openai:http://localhost:8000/v1#NAME",
+    ):
         identify_model(request(spec))
 
 

@@ -1,4 +1,5 @@
-"""A real attention model of useful size, from a GGUF file to the attributed gap, through the command line."""
+"""A real attention model of useful size, from a GGUF file to the attributed gap, through the
+command line."""
 
 from __future__ import annotations
 
@@ -27,17 +28,21 @@ EMBEDDED = ["demo:validation"]
 
 @pytest.fixture(scope="module")
 def wikipedia(request, tmp_path_factory) -> list[str]:
-    """Sources of real text: Wikipedia where it is at hand, else the documentation that Python brings."""
+    """Sources of real text: Wikipedia where it is at hand, else the documentation that Python
+    brings."""
     try:
         shard = request.getfixturevalue("test_data") / "corpus" / "valid.jsonl.zst"
     except pytest.skip.Exception:
         return EMBEDDED
-    kept = tmp_path_factory.mktemp("wikipedia") / "wikipedia.jsonl"
-    with shard.open("rb") as raw, kept.open("w", encoding="utf-8") as out:
-        for line in io.TextIOWrapper(zstandard.ZstdDecompressor().stream_reader(raw), encoding="utf-8"):
+    stored = tmp_path_factory.mktemp("wikipedia") / "wikipedia.jsonl"
+    with shard.open("rb") as raw, stored.open("w", encoding="utf-8") as out:
+        for line in io.TextIOWrapper(
+            zstandard.ZstdDecompressor().stream_reader(raw),
+            encoding="utf-8",
+        ):
             if json.loads(line)["meta"]["pile_set_name"].startswith("Wikipedia"):
                 out.write(line)
-    return [str(kept)]
+    return [str(stored)]
 
 
 def call(*arguments: object) -> None:
@@ -51,9 +56,27 @@ def call(*arguments: object) -> None:
 def slices(smollm2, wikipedia, tmp_path_factory, home) -> Path:
     """10,000 tokens in the model's own ids, in sequences of 512, with counts of other text."""
     folder = tmp_path_factory.mktemp("run")
-    call("count", "demo:train", "--tokenizer", smollm2, "--limit-tokens", "500k", "-o", folder / "counts.duckdb")
     call(
-        *("slice", *wikipedia, "--tokenizer", smollm2, "--counts", folder / "counts.duckdb", "--max-count", 5),
+        "count",
+        "demo:train",
+        "--tokenizer",
+        smollm2,
+        "--limit-tokens",
+        "500k",
+        "-o",
+        folder / "counts.duckdb",
+    )
+    call(
+        *(
+            "slice",
+            *wikipedia,
+            "--tokenizer",
+            smollm2,
+            "--counts",
+            folder / "counts.duckdb",
+            "--max-count",
+            5,
+        ),
         *("--limit-tokens", NUM_TOKENS, "--seq-len", 512, "-o", folder / "slices"),
     )
     return folder / "slices"
@@ -61,7 +84,17 @@ def slices(smollm2, wikipedia, tmp_path_factory, home) -> Path:
 
 @pytest.fixture(scope="module")
 def gap(smollm2, slices) -> Path:
-    call("gap", smollm2, "control:bigram", "--slices", slices, "--device", "cpu", "-o", slices / "gap")
+    call(
+        "gap",
+        smollm2,
+        "control:bigram",
+        "--slices",
+        slices,
+        "--device",
+        "cpu",
+        "-o",
+        slices / "gap",
+    )
     return slices / "gap"
 
 
@@ -73,7 +106,10 @@ def scores(slices: Path, model: object) -> dict[str, np.ndarray]:
 def test_its_tokenizer_is_the_one_transformers_reads(smollm2, slices):
     mine = load_tokenizer(str(smollm2))
     theirs = AutoTokenizer.from_pretrained(smollm2.parent, gguf_file=smollm2.name)
-    texts = [*pq.read_table(slices / "sequences.parquet")["text"].to_pylist(), "  1234  5\n\n\tdef f(x):\n    return x<|im_end|>"]
+    texts = [
+        *pq.read_table(slices / "sequences.parquet")["text"].to_pylist(),
+        "  1234  5\n\n\tdef f(x):\n    return x<|im_end|>",
+    ]
     ids, offsets = mine.encode(texts)
     for text, (start, stop) in zip(texts, itertools.pairwise(offsets), strict=True):
         assert ids[start:stop].tolist() == theirs(text, add_special_tokens=False)["input_ids"]
@@ -84,7 +120,8 @@ def test_perplexity_and_accuracy_are_a_real_models(smollm2, wikipedia, slices, g
     mine = scores(slices, smollm2)
     assert len(mine["nll"]) == NUM_TOKENS
     assert np.isfinite(mine["nll"]).all()
-    least = 4 if wikipedia == EMBEDDED else 8  # Python's own documentation is easy, and most likely in what it was trained on
+    # Python's own documentation is easy, and most likely in what it was trained on.
+    least = 4 if wikipedia == EMBEDDED else 8
     assert least < math.exp(mine["nll"].mean(dtype=np.float64)) < 40
     assert (mine["rank"] == 0).mean() > 0.3
     assert mine["nll"].mean() < scores(slices, "control:bigram")["nll"].mean()

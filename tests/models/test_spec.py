@@ -1,4 +1,5 @@
-"""The one syntax for a model: what a string means, the names that results show, and what is refused in one line."""
+"""The one syntax for a model: what a string means, the names that results show, and what is refused
+in one line."""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ MEANINGS = {
     "My model 2=zoo:mamba": ModelSpec("zoo:mamba", "My model 2"),
     "path,dtype=bfloat16": ModelSpec("path", dtype="bfloat16"),
     "a=path,tokenizer=t.json,dtype=auto,context=2048,stride=512,device=cuda:1": ModelSpec(
-        "path", "a", tokenizer="t.json", dtype="auto", context=2048, stride=512, device="cuda:1"
+        "path",
+        "a",
+        tokenizer="t.json",
+        dtype="auto",
+        context=2048,
+        stride=512,
+        device="cuda:1",
     ),
     "a=owner/name,revision=step-10": ModelSpec("owner/name", "a", revision="step-10"),
     "owner/name@step-10": ModelSpec("owner/name@step-10"),
@@ -44,7 +51,10 @@ def test_a_path_that_exists_is_taken_as_it_is(tmp_path, monkeypatch, name):
     assert parse_model(name) == ModelSpec(name)
     assert parse_model(f"x={name}") == ModelSpec(name, "x")
     assert parse_model(f"x={name},stride=4") == ModelSpec(name, "x", stride=4)
-    assert parse_model(f"{name}/model.py:load,stride=4") == ModelSpec(f"{name}/model.py:load", stride=4)
+    assert parse_model(f"{name}/model.py:load,stride=4") == ModelSpec(
+        f"{name}/model.py:load",
+        stride=4,
+    )
 
 
 WRONG = {
@@ -99,14 +109,14 @@ SHOWN = [
 ]
 
 
-@pytest.mark.parametrize(("given", "shown"), SHOWN)
-def test_results_show_short_names_that_are_unique(given, shown):
-    assert [spec.shown for spec in list_models(given)] == shown
-    assert [spec.shown for spec in list_models(list_models(given))] == shown, "the same again"
+@pytest.mark.parametrize(("operands", "shown"), SHOWN)
+def test_results_show_short_names_that_are_unique(operands, shown):
+    assert [spec.shown for spec in list_models(operands)] == shown
+    assert [spec.shown for spec in list_models(list_models(operands))] == shown, "the same again"
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("operands", "problem"),
     [
         (["a/m", "a/m"], "a model is named twice; name each once"),
         (["a/m", "./a/m"], "a model is named twice; give each a name"),
@@ -115,21 +125,32 @@ def test_results_show_short_names_that_are_unique(given, shown):
         (["x=a", "x"], "x: two models have this name"),
     ],
 )
-def test_models_that_results_could_not_tell_apart_are_refused(given, problem):
+def test_models_that_results_could_not_tell_apart_are_refused(operands, problem):
     with pytest.raises(UserError, match=problem):
-        list_models(given)
+        list_models(operands)
 
 
 def test_python_gives_the_same_models_in_other_forms(tmp_path):
     module = torch.nn.Linear(2, 2)
-    listed = list_models({"one": "a/b,stride=4", "two": ModelSpec("c", dtype="float16"), "three": tmp_path, "four": module})
+    listed = list_models(
+        {
+            "one": "a/b,stride=4",
+            "two": ModelSpec("c", dtype="float16"),
+            "three": tmp_path,
+            "four": module,
+        },
+    )
     assert listed == (
         ModelSpec("a/b", "one", stride=4),
         ModelSpec("c", "two", dtype="float16"),
         ModelSpec(str(tmp_path), "three"),
         ModelSpec(module, "four"),
     )
-    assert listed == list_models(["one=a/b,stride=4"], ["two=c,dtype=float16", {"three": tmp_path}], {"four": module})
+    assert listed == list_models(
+        ["one=a/b,stride=4"],
+        ["two=c,dtype=float16", {"three": tmp_path}],
+        {"four": module},
+    )
     assert [spec.key for spec in list_models(["a/b", module])] == ["a/b", "live:Linear"]
     with pytest.raises(UsageError, match="an object of int is not a model"):
         list_models([3])

@@ -19,11 +19,17 @@ from recallkit.models.protocol import ModelRequest
 
 def test_a_batch_on_cpu_is_of_whole_sequences(tiny_model):
     model = load_model(ModelRequest(str(tiny_model("llama")), 4096, device="cpu"))
-    assert [model.batch_tokens(length) for length in (1, 255, 3000, 10_000)] == [2048, 2040, 3000, 10_000]
+    assert [model.batch_tokens(length) for length in (1, 255, 3000, 10_000)] == [
+        2048,
+        2040,
+        3000,
+        10_000,
+    ]
 
 
 def count_new_pages(configured: dict[str, str], to: Path) -> None:
-    """Writes how many pages the system gives for twenty blocks of 48 MiB, each freed before the next, after the first."""
+    """Writes how many pages the system gives for twenty blocks of 48 MiB, each freed before the
+    next, after the first."""
     for name in [name for name in os.environ if name.startswith(("MALLOC_", "GLIBC_"))]:
         del os.environ[name]
     os.environ.update(configured)
@@ -38,7 +44,8 @@ def count_new_pages(configured: dict[str, str], to: Path) -> None:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 @pytest.mark.parametrize("configured", [{}, {"MALLOC_MMAP_THRESHOLD_": "131072"}], ids=str)
 def test_what_torch_frees_is_used_again(warm, tmp_path, configured):
-    """Twenty blocks are 245,760 pages, unless each is where the last one was; who has configured malloc is let be."""
+    """Twenty blocks are 245,760 pages, unless each is where the last one was; who has configured
+    malloc is let be."""
     process = warm.Process(target=count_new_pages, args=(configured, tmp_path / "pages"))
     process.start()
     process.join(60)
@@ -68,7 +75,12 @@ def test_a_gpu_gives_the_scores_of_the_cpu(tiny_model, family, dtype, tolerance)
     ids = np.random.default_rng(0).integers(0, 4096, 5 * 129).astype(np.uint32)
     offsets = np.array([0, 129, 200, 400, 516, 645])
     there, here = (load_model(ModelRequest(str(tiny_model(family)), 4096, device=d, dtype=dtype)) for d in ("cuda", "cpu"))
-    np.testing.assert_allclose(there.score(ids, offsets).nll, here.score(ids, offsets).nll, rtol=0, atol=tolerance)
+    np.testing.assert_allclose(
+        there.score(ids, offsets).nll,
+        here.score(ids, offsets).nll,
+        rtol=0,
+        atol=tolerance,
+    )
 
 
 @pytest.mark.gpu

@@ -1,4 +1,5 @@
-"""A user's own model: scored as its own code computes, known by all that decides its numbers, its mistakes in one line."""
+"""A user's own model: scored as its own code computes, known by all that decides its numbers, its
+mistakes in one line."""
 
 from __future__ import annotations
 
@@ -78,7 +79,13 @@ def direct(code: str, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     for start, stop in itertools.pairwise(offsets):
         sequence = torch.from_numpy(ids[start:stop].astype(np.int64))
         with torch.no_grad():
-            nll.append(torch.nn.functional.cross_entropy(net(sequence[None, :-1])[0], sequence[1:], reduction="none"))
+            nll.append(
+                torch.nn.functional.cross_entropy(
+                    net(sequence[None, :-1])[0],
+                    sequence[1:],
+                    reduction="none",
+                ),
+            )
     return torch.cat(nll).numpy()
 
 
@@ -91,12 +98,16 @@ def refusal(spec: str, **options: object) -> str:
     return line
 
 
-# ------------------------------------------------------------------------------------------------------ what is scored
+# ----------------------------------------------------------------------------------- what is scored
 
 
 def test_the_command_line_scores_what_the_code_computes(run, few_slices, tmp_path):
     spec = write(tmp_path, "print('a word on stdout')\n" + RECURRENT)
-    slices = shutil.copytree(few_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
+    slices = shutil.copytree(
+        few_slices,
+        tmp_path / "slices",
+        ignore=shutil.ignore_patterns("scores", "gap"),
+    )
     done = run("score", spec, "--slices", slices, "--device", "cpu", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout), "what the user's code prints is no part of the result"
@@ -118,7 +129,10 @@ def test_a_ragged_batch_and_sequences_alone_give_the_same(tmp_path):
 
 
 def test_float64_is_float64_throughout(tmp_path):
-    narrowing = RECURRENT.replace("self.head(self.states(ids))", "self.head(self.states(ids).float().to(self.head.weight.dtype))")
+    narrowing = RECURRENT.replace(
+        "self.head(self.states(ids))",
+        "self.head(self.states(ids).float().to(self.head.weight.dtype))",
+    )
     ids, offsets = ragged()
     expected = direct(RECURRENT, ids, offsets)
     for number, code in enumerate([RECURRENT, narrowing]):
@@ -183,19 +197,28 @@ def test_an_object_that_scores_is_taken_as_it_is(tmp_path):
     ids, offsets = ragged()
     scores = model.score(ids, offsets)
     assert (model.vocab_size, model.max_length, model.batch_tokens(64)) == (VOCAB, 100, 1000)
-    np.testing.assert_array_equal(scores.nll, np.full(len(ids) - len(LENGTHS), np.log(4096), np.float32))
+    np.testing.assert_array_equal(
+        scores.nll,
+        np.full(len(ids) - len(LENGTHS), np.log(4096), np.float32),
+    )
     assert scores.argmax.dtype == scores.rank.dtype == np.int32
 
 
 @pytest.mark.parametrize(
     ("gives", "said"),
     [
-        ("TokenScores(np.zeros(3), np.zeros(3), np.zeros(3))", r"score\(\) returned no array nll of 113 numbers"),
+        (
+            "TokenScores(np.zeros(3), np.zeros(3), np.zeros(3))",
+            r"score\(\) returned no array nll of 113 numbers",
+        ),
         ("TokenScores(['a'] * n, [0] * n, [0] * n)", "raised ValueError: could not convert"),
     ],
 )
 def test_scores_of_the_wrong_kind_are_one_line(tmp_path, gives, said):
-    code = SCORES_ITSELF.replace("TokenScores(np.full(n, np.log(4096), np.float32), np.zeros(n, int), np.zeros(n, int))", gives)
+    code = SCORES_ITSELF.replace(
+        "TokenScores(np.full(n, np.log(4096), np.float32), np.zeros(n, int), np.zeros(n, int))",
+        gives,
+    )
     model = load_model(request(write(tmp_path, code)))
     with pytest.raises(UserError, match=said):
         model.score(*ragged())
@@ -215,10 +238,15 @@ def load(request):
 """
     ids, offsets = ragged([20])
     nll = load_model(request(write(tmp_path, code))).score(ids, offsets).nll
-    np.testing.assert_allclose(nll, direct(code.replace("conj().T", "conj().T.to(self.table.dtype)"), ids, offsets), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        nll,
+        direct(code.replace("conj().T", "conj().T.to(self.table.dtype)"), ids, offsets),
+        rtol=0,
+        atol=1e-5,
+    )
 
 
-# --------------------------------------------------------------------------------------- what would be silently wrong
+# --------------------------------------------------------------------- what would be silently wrong
 
 
 LEAKS = {
@@ -229,24 +257,34 @@ LEAKS = {
 
 @pytest.mark.parametrize("leak", LEAKS)
 def test_a_model_that_sees_what_follows_is_refused(tmp_path, leak):
-    code = RECURRENT.replace("return self.head(", "x = self.embedding(ids); x = LEAK; return self.head(x + 0 * ").replace(
-        "LEAK", LEAKS[leak]
-    )
+    code = RECURRENT.replace(
+        "return self.head(",
+        "x = self.embedding(ids); x = LEAK; return self.head(x + 0 * ",
+    ).replace("LEAK", LEAKS[leak])
     assert "it is not causal" in refusal(write(tmp_path, code))
 
 
-@pytest.mark.parametrize("change", [("batch_first=True", "batch_first=False"), ("self.dropout(", "torch.nn.functional.dropout(")])
+@pytest.mark.parametrize(
+    "change",
+    [("batch_first=True", "batch_first=False"), ("self.dropout(", "torch.nn.functional.dropout(")],
+)
 def test_values_that_depend_on_the_batch_or_on_chance_are_refused(tmp_path, change):
     assert "it is not causal" in refusal(write(tmp_path, RECURRENT.replace(*change)))
 
 
-# ------------------------------------------------------------------------------------------------------------ identity
+# ----------------------------------------------------------------------------------------- identity
 
 
 def test_identity_follows_code_function_files_and_modules_beside(tmp_path):
     code = "from beside import net\nFILES = ['weights.bin']\nload = other = lambda request: net\n"
 
-    def identity(folder: str, code: str = code, weights: str = "w", beside: str = "net = None", function: str = "load") -> str:
+    def identity(
+        folder: str,
+        code: str = code,
+        weights: str = "w",
+        beside: str = "net = None",
+        function: str = "load",
+    ) -> str:
         spec = write(tmp_path / folder, code)
         (tmp_path / folder / "weights.bin").write_text(weights)
         (tmp_path / folder / "beside.py").write_text(beside)
@@ -263,7 +301,7 @@ def test_identity_follows_code_function_files_and_modules_beside(tmp_path):
     assert len({first, *others}) == 5
 
 
-# ------------------------------------------------------------------------------------------------------- files beside
+# ------------------------------------------------------------------------------------- files beside
 
 
 def test_models_of_the_same_name_beside_two_files_are_kept_apart(tmp_path):
@@ -285,24 +323,45 @@ def test_models_of_the_same_name_beside_two_files_are_kept_apart(tmp_path):
 
 def test_a_file_may_name_its_models_tokenizer(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
-    named = {"bytes": "bytes", "owner/name": "owner/name", "tokenizer.json": str(tmp_path / "tokenizer.json")}
-    for number, (given, found) in enumerate(named.items()):
-        assert own_tokenizer(write(tmp_path, f"TOKENIZER = {given!r}\nload = print", f"m{number}.py")) == found
+    listed = {
+        "bytes": "bytes",
+        "owner/name": "owner/name",
+        "tokenizer.json": str(tmp_path / "tokenizer.json"),
+    }
+    for number, (operands, results) in enumerate(listed.items()):
+        assert (
+            own_tokenizer(
+                write(tmp_path, f"TOKENIZER = {operands!r}\nload = print", f"m{number}.py"),
+            )
+            == results
+        )
     assert own_tokenizer(write(tmp_path, "load = print")) is None
     with pytest.raises(UserError, match="TOKENIZER is 3"):
         own_tokenizer(write(tmp_path, "TOKENIZER = 3\nload = print"))
 
 
-# ------------------------------------------------------------------------------------------------------------ mistakes
+# ----------------------------------------------------------------------------------------- mistakes
 
 
 MISTAKES = {
     "broken code": ("def load(:\n", r"raised SyntaxError: invalid syntax \(mine.py line 1\)"),
-    "it raises": ("def load(request):\n    x = 1\n    raise ValueError('too\\nbad')\n", r"raised ValueError: too bad \(mine.py line 3\)"),
-    "it raises nothing said": ("def load(request):\n    raise NotImplementedError\n", r"raised NotImplementedError \(mine.py line 2\)"),
-    "no function": ("def lode(request):\n    return 1\n", r"no function 'load' in it; did you mean lode\?"),
+    "it raises": (
+        "def load(request):\n    x = 1\n    raise ValueError('too\\nbad')\n",
+        r"raised ValueError: too bad \(mine.py line 3\)",
+    ),
+    "it raises nothing said": (
+        "def load(request):\n    raise NotImplementedError\n",
+        r"raised NotImplementedError \(mine.py line 2\)",
+    ),
+    "no function": (
+        "def lode(request):\n    return 1\n",
+        r"no function 'load' in it; did you mean lode\?",
+    ),
     "not callable": ("load = 3\n", "load is an object of int, not a function"),
-    "nothing": ("def load(request):\n    pass\n", "the function returned None, which is not a model; return a torch.nn.Module"),
+    "nothing": (
+        "def load(request):\n    pass\n",
+        "the function returned None, which is not a model; return a torch.nn.Module",
+    ),
     "last id only": (
         "def load(request):\n    return lambda ids: __import__('torch').zeros(len(ids), 9)\n",
         r"float32 of shape \(1, 9\): floating-point values",
@@ -311,8 +370,14 @@ MISTAKES = {
         RECURRENT.replace("    def states", "    vocab_size = 5000\n    def states"),
         r"\(2, 64, 4096\).*\(2, 64, 5000\)",
     ),
-    "no number": (RECURRENT.replace("    def states", "    vocab_size = 'x'\n    def states"), "vocab_size is 'x', not a positive"),
-    "it fails later": (RECURRENT.replace("return self.head(", "return self.haed("), r"AttributeError: .*haed.* \(mine.py line 18\)"),
+    "no number": (
+        RECURRENT.replace("    def states", "    vocab_size = 'x'\n    def states"),
+        "vocab_size is 'x', not a positive",
+    ),
+    "it fails later": (
+        RECURRENT.replace("return self.head(", "return self.haed("),
+        r"AttributeError: .*haed.* \(mine.py line 18\)",
+    ),
 }
 
 
@@ -347,10 +412,18 @@ def test_a_full_memory_makes_a_smaller_batch_and_no_mistake(tmp_path):
 def test_the_example_says_how_to_train_it_and_scores_its_recurrence(tmp_path, monkeypatch):
     monkeypatch.setenv("RECALLKIT_HOME", str(tmp_path / "home"))
     (tmp_path / "untrained").mkdir()
-    assert "no weights yet; train it: python" in refusal(f"{shutil.copy(ROOT / 'examples/03_own_model.py', tmp_path / 'untrained')}:load")
+    assert "no weights yet; train it: python" in refusal(
+        f"{shutil.copy(ROOT / 'examples/03_own_model.py', tmp_path / 'untrained')}:load",
+    )
     spec = f"{shutil.copy(ROOT / 'examples/03_own_model.py', tmp_path)}:load"
     generator = torch.Generator().manual_seed(0)
-    shapes = {"embedding.weight": (VOCAB, 8), "norm.weight": (8,), "mix.weight": (24, 8), "mix.bias": (24,), "out.weight": (8, 8)}
+    shapes = {
+        "embedding.weight": (VOCAB, 8),
+        "norm.weight": (8,),
+        "mix.weight": (24, 8),
+        "mix.bias": (24,),
+        "out.weight": (8, 8),
+    }
     shapes |= {"head.weight": (VOCAB, 8), "head.bias": (VOCAB,)}
     w = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
     save_file(w, tmp_path / "03_own_model.safetensors")
@@ -362,4 +435,9 @@ def test_the_example_says_how_to_train_it_and_scores_its_recurrence(tmp_path, mo
         state = forget.sigmoid() * state + (1 - forget.sigmoid()) * value
         y = x + w["out.weight"] @ (state * gate * gate.sigmoid())
         nll.append(-torch.log_softmax(w["head.weight"] @ y + w["head.bias"], 0)[target].item())
-    np.testing.assert_allclose(load_model(request(spec)).score(ids, offsets).nll, nll, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        load_model(request(spec)).score(ids, offsets).nll,
+        nll,
+        rtol=1e-4,
+        atol=1e-4,
+    )

@@ -1,4 +1,5 @@
-"""The files of a checkpoint: all that decide its scores are its identity, and weights that its config has no place for are refused."""
+"""The files of a checkpoint: all that decide its scores are its identity, and weights that its
+config has no place for are refused."""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ INDEX = "model.safetensors.index.json"
 ASKED = [identify_model, check_model, load_model]
 
 
-def asked(path: Path) -> ModelRequest:
+def requested(path: Path) -> ModelRequest:
     return ModelRequest(str(path), 4096, device="cpu")
 
 
 def refused(path: Path, how=load_model) -> str:
     with pytest.raises(UserError) as caught:
-        how(asked(path))
+        how(requested(path))
     assert "\n" not in caught.value.line()
     return caught.value.line()
 
@@ -38,7 +39,11 @@ def sharded(path: Path, *names: str) -> Path:
     (path / "model.safetensors").unlink()
     for number, name in enumerate(names):
         (path / name).parent.mkdir(parents=True, exist_ok=True)
-        save_file({key: weights[key] for key in sorted(weights)[number :: len(names)]}, path / name, metadata={"format": "pt"})
+        save_file(
+            {key: weights[key] for key in sorted(weights)[number :: len(names)]},
+            path / name,
+            metadata={"format": "pt"},
+        )
     weight_map = {key: names[place % len(names)] for place, key in enumerate(sorted(weights))}
     (path / INDEX).write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}))
     return path
@@ -57,18 +62,18 @@ def model(tiny_model, tmp_path) -> Path:
 
 def test_a_change_of_any_shard_that_an_index_names_is_another_model(tiny_model, model):
     sharded(model, "sub/a.safetensors", "sub/deeper/b.safetensors", "c.safetensors")
-    before = identify_model(asked(model))
+    before = identify_model(requested(model))
     ids, offsets = ragged([33], 4096)
-    scores = [load_model(asked(path)).score(ids, offsets).nll for path in (model, tiny_model("llama"))]
+    scores = [load_model(requested(path)).score(ids, offsets).nll for path in (model, tiny_model("llama"))]
     np.testing.assert_array_equal(*scores)
-    seen = {before}
+    visible = {before}
     for name in ("sub/a.safetensors", "sub/deeper/b.safetensors", "c.safetensors"):
         flip(model / name)
-        seen.add(identify_model(asked(model)))
-    assert len(seen) == 4
+        visible.add(identify_model(requested(model)))
+    assert len(visible) == 4
     index = json.loads((model / INDEX).read_text())
     (model / INDEX).write_text(json.dumps({**index, "metadata": {}}))
-    assert identify_model(asked(model)) not in seen
+    assert identify_model(requested(model)) not in visible
 
 
 def test_weights_that_the_config_names(model):
@@ -76,20 +81,28 @@ def test_weights_that_the_config_names(model):
     (model / "model.safetensors").rename(model / "sub" / "other.safetensors")
     (model / "model.safetensors").write_bytes(b"")
     change_config(model, transformers_weights="sub/other.safetensors")
-    before = identify_model(asked(model))
+    before = identify_model(requested(model))
     flip(model / "sub" / "other.safetensors")
-    assert identify_model(asked(model)) != before
+    assert identify_model(requested(model)) != before
     change_config(model, transformers_weights="../other.safetensors")
-    assert "config.json names ../other.safetensors, which is outside" in refused(model, identify_model)
+    assert "config.json names ../other.safetensors, which is outside" in refused(
+        model,
+        identify_model,
+    )
 
 
-@pytest.mark.parametrize("name", ["../outside.safetensors", "sub/../../outside.safetensors", "{absolute}"])
+@pytest.mark.parametrize(
+    "name",
+    ["../outside.safetensors", "sub/../../outside.safetensors", "{absolute}"],
+)
 def test_weights_outside_the_folder_are_refused(model, name):
     sharded(model, "a.safetensors")
     shutil.copy(model / "a.safetensors", model.parent / "outside.safetensors")
     name = name.format(absolute=model.parent / "outside.safetensors")
     index = json.loads((model / INDEX).read_text())
-    (model / INDEX).write_text(json.dumps({**index, "weight_map": dict.fromkeys(index["weight_map"], name)}))
+    (model / INDEX).write_text(
+        json.dumps({**index, "weight_map": dict.fromkeys(index["weight_map"], name)}),
+    )
     for how in ASKED:
         assert f"{INDEX} names {name}, which is outside; put all weights into the folder" in refused(model, how)
 
@@ -107,8 +120,10 @@ def test_shards_that_are_missing_and_an_index_that_cannot_be_read(model):
 
 @pytest.mark.parametrize("index", ["pytorch_model.bin.index.json", "tf_model.h5.index.json"])
 def test_shards_of_a_format_that_is_not_read_may_be_missing(model, index):
-    (model / index).write_text(json.dumps({"weight_map": {"lm_head.weight": "pytorch_model-00001-of-00002.bin"}}))
-    assert load_model(asked(model)).vocab_size == 4096
+    (model / index).write_text(
+        json.dumps({"weight_map": {"lm_head.weight": "pytorch_model-00001-of-00002.bin"}}),
+    )
+    assert load_model(requested(model)).vocab_size == 4096
     (model / "model.safetensors").rename(model / "pytorch_model.bin")
     if index.startswith("pytorch"):
         assert "pytorch_model-00001-of-00002.bin is missing" in refused(model)
@@ -129,24 +144,40 @@ def test_weights_of_more_layers_than_the_config_says_are_refused(tiny_model, tmp
     assert "weights in its files are of no layer of its config, model.layers." in refused(path)
     change_config(path, num_nextn_predict_layers=1)  # layers that predict tokens beyond the next
     ids, offsets = ragged([33], 4096)
-    scores = [load_model(asked(each)).score(ids, offsets).nll for each in (path, tiny_model("llama"))]
+    scores = [load_model(requested(item)).score(ids, offsets).nll for item in (path, tiny_model("llama"))]
     np.testing.assert_array_equal(*scores)
 
 
 def test_weights_that_read_no_text_are_let_by(model):
     weights = load_file(model / "model.safetensors")
     some = weights["model.norm.weight"]
-    names = ("vision_tower.layer.weight", "model.visual.x", "mtp.layers.0.x", "v_head.summary.weight")
+    names = (
+        "vision_tower.layer.weight",
+        "model.visual.x",
+        "mtp.layers.0.x",
+        "v_head.summary.weight",
+    )
     more = {name: some.clone() for name in (*names, "model.layers.0.self_attn.rotary_emb.inv_freq")}
     save_file(weights | more, model / "model.safetensors", metadata={"format": "pt"})
-    assert load_model(asked(model)).vocab_size == 4096
-    save_file({**weights, "model.layers.0.self_attn.q_proj.extra": some.clone()}, model / "model.safetensors", metadata={"format": "pt"})
+    assert load_model(requested(model)).vocab_size == 4096
+    save_file(
+        {**weights, "model.layers.0.self_attn.q_proj.extra": some.clone()},
+        model / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     assert "1 weights in its files are of no layer of its config, model.layers.0.self_attn.q_proj.extra among them" in refused(model)
-    change_config(model, intermediate_size=json.loads((model / "config.json").read_text())["intermediate_size"] + 1)
+    change_config(
+        model,
+        intermediate_size=json.loads((model / "config.json").read_text())["intermediate_size"] + 1,
+    )
     assert "weight model.layers.0.mlp.down_proj.weight has shape " in refused(model)
 
 
-@pytest.mark.parametrize("entries", [{"vocab_size": 1 << 24}, {"intermediate_size": 1 << 24}], ids=str)
+@pytest.mark.parametrize(
+    "entries",
+    [{"vocab_size": 1 << 24}, {"intermediate_size": 1 << 24}],
+    ids=str,
+)
 @pytest.mark.parametrize("how", [check_model, load_model])
 def test_a_config_that_asks_for_more_weights_than_there_are_takes_no_memory(model, entries, how):
     change_config(model, **entries)
@@ -157,7 +188,10 @@ def test_a_config_that_asks_for_more_weights_than_there_are_takes_no_memory(mode
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000, "KiB"
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "sub/a.safetensors"])
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "model.safetensors", "tokenizer.json", "sub/a.safetensors"],
+)
 @pytest.mark.parametrize("kind", ["a pipe", "a device"])
 def test_pipes_and_devices_are_not_waited_for(model, name, kind):
     if name.startswith("sub/"):

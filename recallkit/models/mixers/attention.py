@@ -117,7 +117,7 @@ class Attention(Mixer):
         where there are none it gets zero."""
         places = torch.arange(u.shape[0], device=u.device)
         mask = self.sees(places[:, None], places).expand(self.num_heads, -1, -1)
-        return [[places[row].tolist() for row in rows] for rows in mask]
+        return [_chosen(rows) for rows in mask]
 
     def initial_state(self, batch: int) -> State:
         weight = self.qkv.weight
@@ -204,3 +204,8 @@ class Attention(Mixer):
         rotation: Any = {"base": self.rope_base, "width": self.rope_width}
         places = enumerate(x.unbind(2))
         return torch.stack([rotate_reference(part, i, **rotation) for i, part in places], dim=2)
+
+
+def _chosen(rows: Tensor) -> list[list[int]]:
+    """The positions at which each of the rows (t, T) is true."""
+    return [row.nonzero().flatten().tolist() for row in rows]

