@@ -77,7 +77,7 @@ def summarise_rows(starts, seconds, counts, unigram):  # type: ignore[no-untyped
 
 
 @njit(parallel=True, nogil=True, cache=True)
-def score_ngrams(
+def score_ngrams(  # type: ignore[no-untyped-def]
     ids,
     offsets,
     cache_weight,
@@ -90,7 +90,7 @@ def score_ngrams(
     totals,
     best,
     best_weight,
-):  # type: ignore[no-untyped-def]
+):
     """NLL (float32, nats), argmax and rank (int32) of every predicted id under p3 (p2 where
     `cache_weight` is 0).
 

@@ -292,8 +292,8 @@ def written_layers(layers: Mapping[str, Sequence[int]]) -> str:
         kernels.setdefault(tuple(numbers), []).append(kernel)
     parts = []
     for numbers, names in kernels.items():
-        layers = f"layer{'s' * (len(numbers) > 1)} {_ranges(numbers)}"
-        parts.append(f"{', '.join(names)} in {layers}")
+        where = f"layer{'s' * (len(numbers) > 1)} {_ranges(numbers)}"
+        parts.append(f"{', '.join(names)} in {where}")
     return "; ".join(parts) or "none"
 
 

@@ -343,8 +343,8 @@ def sequences_for(
     if shortest is None or (seq_len is not None and seq_len <= contexts[shortest]):
         return tokenizer, seq_len or config.SEQ_LEN
     if seq_len is not None:
-        context = f"{shortest} reads {contexts[shortest]:,} ids of text at once"
-        problem = f"{context}, and a sequence has {seq_len:,}"
+        limit = f"{shortest} reads {contexts[shortest]:,} ids of text at once"
+        problem = f"{limit}, and a sequence has {seq_len:,}"
         raise UsageError(
             problem,
             where="--seq-len",

@@ -53,11 +53,9 @@ class UserScoringModel:
     def _scored(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
         with self.code.running(self.name):
             scores = self.inner.score(ids, offsets)
-            arrays = {
-                # `argmax` and `rank` may be lists.
-                name: np.asarray(getattr(scores, name)).astype(dtype)
-                for name, dtype in TorchModel.columns.items()
-            }
+            arrays: dict[str, Any] = {}
+            for name, dtype in TorchModel.columns.items():
+                arrays[name] = np.asarray(getattr(scores, name)).astype(dtype)
         num_predictions = len(ids) - len(offsets) + 1
         for name, array in arrays.items():
             if array.shape != (num_predictions,):
