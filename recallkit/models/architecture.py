@@ -164,3 +164,8 @@ def check_foreign(config: Mapping[str, Any]) -> None:
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def one_line(*parts: str) -> str:
+    """A sentence whose parts are on lines of their own in the code."""
+    return " ".join(parts)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import registry
 from recallkit.models import published, recorded, rwkv_file, user, zoo
+from recallkit.models.architecture import one_line
 from recallkit.models.spec import LIVE
 from recallkit.text.tokenizers import BUILTIN
 
@@ -128,8 +129,14 @@ KINDS: tuple[ModelKind, ...] = (
         lambda spec: spec.startswith("control:") and spec != COPY_CONTROL,
         {
             "control:unigram": "training frequencies of single tokens: a floor",
-            "control:bigram": "interpolated bigram model from the counts table: knows training, remembers no context",
-            "control:recall": "control:bigram mixed with a cache of this context's bigrams: its lead over control:bigram is the cache's",
+            "control:bigram": one_line(
+                "interpolated bigram model from the counts table: knows training, remembers no",
+                "context",
+            ),
+            "control:recall": one_line(
+                "control:bigram mixed with a cache of this context's bigrams: its lead over",
+                "control:bigram is the cache's",
+            ),
         },
         called="a control model",
         is_control=True,
@@ -141,7 +148,10 @@ KINDS: tuple[ModelKind, ...] = (
         "recorded",
         recorded.is_recorded,
         {
-            "FILE.npy": "recorded NLLs of the slices' tokens, made by any program; also .safetensors, .parquet and .arrow (docs/nlls.md)",
+            "FILE.npy": one_line(
+                "recorded NLLs of the slices' tokens, made by any program; also .safetensors,",
+                ".parquet and .arrow (docs/nlls.md)",
+            ),
         },
         called="a file of recorded NLLs",
         is_run=False,
@@ -152,8 +162,14 @@ KINDS: tuple[ModelKind, ...] = (
         "constructions",
         lambda spec: spec.startswith("construct:"),
         {
-            "construct:attention": "MQAR solved by attention with set weights (Zoology, proposition H.27), for any vocabulary",
-            "construct:base-conv": "MQAR solved by BaseConv with filters of the input and set weights (Zoology, theorem H.38)",
+            "construct:attention": one_line(
+                "MQAR solved by attention with set weights (Zoology, proposition H.27), for any",
+                "vocabulary",
+            ),
+            "construct:base-conv": one_line(
+                "MQAR solved by BaseConv with filters of the input and set weights (Zoology,",
+                "theorem H.38)",
+            ),
         },
         reads_builtin_tokenizer=True,
     ),
@@ -162,7 +178,9 @@ KINDS: tuple[ModelKind, ...] = (
         "control",
         lambda spec: spec == COPY_CONTROL,
         {
-            COPY_CONTROL: "finds the query in its prompt and copies what follows; only for eval-recall",
+            COPY_CONTROL: one_line(
+                "finds the query in its prompt and copies what follows; only for eval-recall",
+            ),
         },
         called="a control model",
         is_control=True,
@@ -174,7 +192,10 @@ KINDS: tuple[ModelKind, ...] = (
         "hf",
         None,
         {
-            "DIRECTORY": "a causal language model that transformers loads: config.json with safetensors (or a weights-only .bin)",
+            "DIRECTORY": one_line(
+                "a causal language model that transformers loads: config.json with safetensors",
+                "(or a weights-only .bin)",
+            ),
             "FILE.gguf": "a GGUF file, dequantised by transformers",
             "OWNER/NAME": "the same from the Hugging Face hub",
         },
@@ -184,7 +205,10 @@ KINDS: tuple[ModelKind, ...] = (
         "hf",
         lambda spec: _OF_BASED.fullmatch(spec) is not None and not Path(spec).exists(),
         {
-            "hazyresearch/NAME": "the checkpoints of the Based paper, {based,attn,mamba}-{360m,1b}, or a directory with such files",
+            "hazyresearch/NAME": one_line(
+                "the checkpoints of the Based paper, {based,attn,mamba}-{360m,1b}, or a",
+                "directory with such files",
+            ),
         },
         tokenizer=GPT2,
     ),
@@ -193,7 +217,10 @@ KINDS: tuple[ModelKind, ...] = (
         "hf",
         lambda spec: _OF_MAMBA.fullmatch(spec) is not None and not Path(spec).exists(),
         {
-            "state-spaces/NAME": "the checkpoints of the papers on Mamba, {mamba,mamba2}-{130m,...,2.8b}, or a directory with such files",
+            "state-spaces/NAME": one_line(
+                "the checkpoints of the papers on Mamba, {mamba,mamba2}-{130m,...,2.8b}, or a",
+                "directory with such files",
+            ),
         },
         tokenizer=NEOX,
     ),
@@ -209,7 +236,10 @@ KINDS: tuple[ModelKind, ...] = (
         "server",
         lambda spec: spec.startswith("openai:"),
         {
-            "openai:URL#MODEL": "a model behind a server that gives log probabilities of prompts (vLLM, SGLang), such as http://localhost:8000/v1",
+            "openai:URL#MODEL": one_line(
+                "a model behind a server that gives log probabilities of prompts (vLLM,",
+                "SGLang), such as http://localhost:8000/v1",
+            ),
         },
         called="a model behind a server",
         has_logits=False,
@@ -219,7 +249,10 @@ KINDS: tuple[ModelKind, ...] = (
         "user",
         _is_user_model,
         {
-            "FILE.py:FUNCTION": "a model of your own: the function returns a torch module, or anything that scores",
+            "FILE.py:FUNCTION": one_line(
+                "a model of your own: the function returns a torch module, or anything that",
+                "scores",
+            ),
         },
     ),
     ModelKind("live", "live", lambda spec: spec.startswith(LIVE)),

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from recallkit import registry
-from recallkit.models.architecture import ArchitectureConfig, LayerConfig
+from recallkit.models.architecture import ArchitectureConfig, LayerConfig, one_line
 
 if TYPE_CHECKING:
     from recallkit.models.language_model import LanguageModel
@@ -218,7 +218,10 @@ def _base_conv_with(selection: str, printed: int, base: Preset, heads: int) -> P
 
 def _hyena_with(window: int) -> Preset:
     layer = LayerConfig("sliding_window", {"num_heads": 12, "window": window})
-    said = "three layers of 12 heads: the paper prints neither; it prints fewer operations than without windows, which no number gives"
+    said = one_line(
+        "three layers of 12 heads: the paper prints neither; it prints fewer operations",
+        "than without windows, which no number gives",
+    )
     return _hybrid("zoology:4", 159_000_000, _HYENA_158M, layer, said)
 
 
@@ -232,11 +235,16 @@ _RETNET = Preset(
         3 * 768,
         norm="layer",
     ),
-    note="the table prints no MLP: 3 times the width, with a gate, gives the printed size; its window of 128 is not built, nor its "
-    "initialisation",
+    note=one_line(
+        "the table prints no MLP: 3 times the width, with a gate, gives the printed",
+        "size; its window of 128 is not built, nor its initialisation",
+    ),
 )
 
-_UNEXPLAINED = "the table's entries give fewer parameters than printed; appendix C does not say what else there is"
+_UNEXPLAINED = one_line(
+    "the table's entries give fewer parameters than printed; appendix C does not",
+    "say what else there is",
+)
 
 _HYENA_158M = _zoology_hyena(158_000_000, 18, 864, f"{_UNEXPLAINED}; table 4 says 160M")
 _BASE_CONV_168M = _zoology_base_conv(
@@ -362,7 +370,10 @@ _BASED_GLA = Preset(
         2 * 1024,
         tied_head=False,
     ),
-    note="355M, as in the table's head, with a separate head, which the table does not print; table 1 says 362M",
+    note=one_line(
+        "355M, as in the table's head, with a separate head, which the table does not",
+        "print; table 1 says 362M",
+    ),
 )
 
 PRESETS: dict[str, Preset] = {
@@ -372,7 +383,10 @@ PRESETS: dict[str, Preset] = {
         12,
         768,
         12,
-        "123.6M by the table's entries; learned positions, as in GPT-2, would add 1.6M, but it prints rotary ones",
+        one_line(
+            "123.6M by the table's entries; learned positions, as in GPT-2, would add 1.6M,",
+            "but it prints rotary ones",
+        ),
     ),
     "attention-360m": _zoology_attention(360_000_000, 24, 1024, 16),
     "hyena-72m": _zoology_hyena(
@@ -405,7 +419,10 @@ PRESETS: dict[str, Preset] = {
         128_000_000,
         12,
         768,
-        f"768 wide: the table prints 864, which misses the printed size and operations that 768 gives; {_UNMODULATED}",
+        one_line(
+            "768 wide: the table prints 864, which misses the printed size and operations",
+            f"that 768 gives; {_UNMODULATED}",
+        ),
     ),
     "long-conv-360m": _zoology_long_conv(360_000_000, 24, 1024),
     "base-conv-168m": _BASE_CONV_168M,
@@ -440,7 +457,10 @@ PRESETS: dict[str, Preset] = {
     "based-cosformer-16": _ablated(_based_layers(27, 5, 64, decay="input", **_COSFORMER)),
     "based-cosformer-64": _ablated(
         _based_layers(27, 5, 64, decay="input", **_COSFORMER, feature_dim=64),
-        "keys and queries of 64 entries take more parameters, as appendix D.4 states; the caption gives 362M for all rows",
+        one_line(
+            "keys and queries of 64 entries take more parameters, as appendix D.4 states;",
+            "the caption gives 362M for all rows",
+        ),
     ),
     "based-taylor-8": _ablated(_based_layers(27, 5, 64, decay="input", feature_dim=8)),
     "based-taylor-24": _ablated(_based_layers(27, 5, 64, decay="input", feature_dim=24)),
@@ -448,11 +468,17 @@ PRESETS: dict[str, Preset] = {
     "based-window-128": _ablated(_based_layers(27, 5, 128, decay="input")),
     "based-no-window": _ablated(
         _based_layers(26, 5, 0, decay="input"),
-        "what replaces the windows is not printed: 21 convolutions and 5 linear attentions give the printed size",
+        one_line(
+            "what replaces the windows is not printed: 21 convolutions and 5 linear",
+            "attentions give the printed size",
+        ),
     ),
     "based-no-convolution": _ablated(
         (_linear(decay="input"), _window(64)) * 16,
-        "what replaces the convolutions is not printed: 16 linear attentions and 16 windows in turn give the printed size",
+        one_line(
+            "what replaces the convolutions is not printed: 16 linear attentions and 16",
+            "windows in turn give the printed size",
+        ),
     ),
     "based-linear": _ablated(
         (_linear(decay="input", feature_dim=24),) * 34,
