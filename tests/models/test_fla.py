@@ -1,8 +1,11 @@
-"""Checkpoints saved by the real fla score as its own forward pass does, where our mixers compute them and where fla does.
+"""Checkpoints saved by the real fla score as its own forward pass does, where our mixers compute
+them and where fla does.
 
-fla's attention needs flash-attn, which needs a GPU: torch's attention is in its place. fla's kernels run in Triton's interpreter, each
-in its first configuration and token by token, which is the form that fla takes for sequences of at most 64 ids. fla is no part of the
-development environment, since transformers uses it where it finds it: install it into a folder of its own, and name that in PYTHONPATH.
+fla's attention needs flash-attn, which needs a GPU: torch's attention is in its place. fla's
+kernels run in Triton's interpreter, each in its first configuration and token by token, which is
+the form that fla takes for sequences of at most 64 ids. fla is no part of the development
+environment, since transformers uses it where it finds it: install it into a folder of its own, and
+name that in PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -28,27 +31,69 @@ from recallkit.models.protocol import ModelRequest
 
 VOCAB = 300
 IS_INSTALLED = any(importlib.metadata.distributions(name="flash-linear-attention"))
-needs_fla = pytest.mark.skipif(not IS_INSTALLED, reason='needs fla: pip install "recallkit-lm[fla]"')
+needs_fla = pytest.mark.skipif(
+    not IS_INSTALLED,
+    reason='needs fla: pip install "recallkit-lm[fla]"',
+)
 
-SIZES = {"vocab_size": VOCAB, "hidden_size": 64, "num_hidden_layers": 2, "num_heads": 2, "intermediate_size": 96, "norm_eps": 1e-4}
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_heads": 2,
+    "intermediate_size": 96,
+    "norm_eps": 1e-4,
+}
 OURS = {
     "gated_deltanet": {"head_dim": 16, "expand_v": 2.5},
-    "gated_deltanet, tied": {"head_dim": 16, "tie_word_embeddings": True, "num_v_heads": 2, "output_gate_activation": "silu"},
+    "gated_deltanet, tied": {
+        "head_dim": 16,
+        "tie_word_embeddings": True,
+        "num_v_heads": 2,
+        "output_gate_activation": "silu",
+    },
     "delta_net": {"expand_k": 0.5, "expand_v": 1.5},
     "kda": {"head_dim": 16, "expand_v": 2.0},
     "gla": {"expand_k": 0.75},
     "retnet": {},
     "retnet, hybrid": {"attn": {"layers": [1], "num_heads": 2, "window_size": None}},
-    "gated_deltanet, hybrid": {"head_dim": 16, "attn": {"layers": [0], "num_heads": 4, "num_kv_heads": 2, "rope_theta": 500.0}},
-    "delta_net, hybrid": {"num_hidden_layers": 3, "expand_v": 1.5, "attn": {"layers": [1], "num_heads": 4, "num_kv_heads": 2}},
-    "kda, hybrid": {"num_hidden_layers": 3, "head_dim": 16, "attn": {"layers": [2], "num_heads": 2, "window_size": 6, "rope_theta": 500.0}},
-    "gla, hybrid": {"num_hidden_layers": 3, "attn": [{"layers": [1], "num_heads": 2, "window_size": 5}, {"layers": [2], "num_heads": 4}]},
+    "gated_deltanet, hybrid": {
+        "head_dim": 16,
+        "attn": {"layers": [0], "num_heads": 4, "num_kv_heads": 2, "rope_theta": 500.0},
+    },
+    "delta_net, hybrid": {
+        "num_hidden_layers": 3,
+        "expand_v": 1.5,
+        "attn": {"layers": [1], "num_heads": 4, "num_kv_heads": 2},
+    },
+    "kda, hybrid": {
+        "num_hidden_layers": 3,
+        "head_dim": 16,
+        "attn": {"layers": [2], "num_heads": 2, "window_size": 6, "rope_theta": 500.0},
+    },
+    "gla, hybrid": {
+        "num_hidden_layers": 3,
+        "attn": [
+            {"layers": [1], "num_heads": 2, "window_size": 5},
+            {"layers": [2], "num_heads": 4},
+        ],
+    },
 }
 OURS |= {
     "hgrn": {"num_heads": None},
-    "hgrn, hybrid": {"num_hidden_layers": 3, "num_heads": None, "attn": {"layers": [1], "num_heads": 2}, "use_lower_bound": False},
+    "hgrn, hybrid": {
+        "num_hidden_layers": 3,
+        "num_heads": None,
+        "attn": {"layers": [1], "num_heads": 2},
+        "use_lower_bound": False,
+    },
     "hgrn2": {"num_heads": None, "expand_ratio": 16},
-    "hgrn2, hybrid": {"num_hidden_layers": 4, "num_heads": None, "expand_ratio": 32, "attn": {"layers": [1, 3], "num_heads": 2}},
+    "hgrn2, hybrid": {
+        "num_hidden_layers": 4,
+        "num_heads": None,
+        "expand_ratio": 32,
+        "attn": {"layers": [1, 3], "num_heads": 2},
+    },
 }
 THEIRS = {
     "gated_deltanet": {"head_dim": 16, "num_v_heads": 4, "attn_mode": "fused_recurrent"},
@@ -115,11 +160,24 @@ np.savez(folder + "/found.npz", **found)
 """
 
 
-def saved_by_fla(folder: Path, name: str, settings: dict[str, object], *, scored: bool) -> dict[str, np.ndarray]:
-    """What fla's own forward pass gives for a random model that it saves, and what recallkit gives where it is to score it there."""
+def saved_by_fla(
+    folder: Path,
+    name: str,
+    settings: dict[str, object],
+    *,
+    scored: bool,
+) -> dict[str, np.ndarray]:
+    """What fla's own forward pass gives for a random model that it saves, and what recallkit gives
+    where it is to score it there."""
     argument = json.dumps([str(folder), name.partition(",")[0], SIZES | settings, scored])
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", PROGRAM, argument], capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, argument],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
     assert done.returncode == 0, done.stderr
     return dict(np.load(folder / "found.npz"))
 
@@ -136,7 +194,12 @@ def test_our_mixers_score_as_fla_does(tmp_path, hub, name):
     for spec in (tmp_path / "saved", "owner/name"):
         model = load_model(request(spec))
         assert isinstance(model, NativeModel)
-        np.testing.assert_allclose(model.score(results["ids"], results["offsets"]).nll, results["nll"], rtol=0, atol=2e-5)
+        np.testing.assert_allclose(
+            model.score(results["ids"], results["offsets"]).nll,
+            results["nll"],
+            rtol=0,
+            atol=2e-5,
+        )
         carried = model.score_carrying(results["ids"], results["offsets"], 7).nll
         np.testing.assert_allclose(carried, results["nll"], rtol=0, atol=2e-5)
     assert identify_model(request("owner/name")) == f"{10:040x}"
@@ -158,7 +221,12 @@ def test_fla_itself_scores_what_our_mixers_do_not(tmp_path, name):
 @needs_fla
 def test_the_list_of_models_is_flas(tmp_path):
     program = "import fla.models; from transformers import CONFIG_MAPPING as c; print(*set(c._extra_content) - set(c._mapping))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert set(done.stdout.split()) == MODEL_TYPES
 
 
@@ -169,9 +237,18 @@ def write_config(folder: Path, **entries: object) -> Path:
 
 
 @pytest.mark.skipif(IS_INSTALLED, reason="fla is installed")
-@pytest.mark.parametrize("entries", [{"model_type": "rwkv7"}, {"model_type": "gated_deltanet", "num_heads": 2, "allow_neg_eigval": True}])
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"model_type": "rwkv7"},
+        {"model_type": "gated_deltanet", "num_heads": 2, "allow_neg_eigval": True},
+    ],
+)
 def test_a_model_of_fla_without_fla_is_one_line(tmp_path, entries):
-    with pytest.raises(UserError, match=rf"{entries['model_type']} is a model of flash-linear-attention, .*recallkit-lm\[fla\]"):
+    with pytest.raises(
+        UserError,
+        match=rf"{entries['model_type']} is a model of flash-linear-attention, .*recallkit-lm\[fla\]",
+    ):
         load_model(request(write_config(tmp_path, **entries)))
 
 
@@ -196,7 +273,13 @@ def test_a_model_of_fla_without_a_gpu_is_one_line(tmp_path):
     assert (len(done.stdout.splitlines()), done.stderr) == (1, "")
 
 
-DELTA = {"model_type": "gated_deltanet", "hidden_size": 8, "num_heads": 2, "num_hidden_layers": 1, "tie_word_embeddings": False}
+DELTA = {
+    "model_type": "gated_deltanet",
+    "hidden_size": 8,
+    "num_heads": 2,
+    "num_hidden_layers": 1,
+    "tie_word_embeddings": False,
+}
 SHAPES = {
     "model.embeddings.weight": (VOCAB, 8),
     "model.layers.0.attn_norm.weight": (8,),
@@ -218,18 +301,35 @@ def write_weights(folder: Path, shapes: dict[str, tuple[int, ...]]) -> Path:
     from safetensors.torch import save_file
 
     generator = torch.Generator().manual_seed(0)
-    save_file({name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}, folder / "model.safetensors")
+    save_file(
+        {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()},
+        folder / "model.safetensors",
+    )
     return write_config(folder, **DELTA)
 
 
 def test_every_weight_is_needed_and_no_other_one_is_taken(tmp_path):
     assert isinstance(load_model(request(write_weights(tmp_path, SHAPES))), NativeModel)
-    for name in ("model.embeddings.weight", "model.layers.0.attn.k_proj.weight", "model.layers.0.attn.A_log", "lm_head.weight"):
+    for name in (
+        "model.embeddings.weight",
+        "model.layers.0.attn.k_proj.weight",
+        "model.layers.0.attn.A_log",
+        "lm_head.weight",
+    ):
         shape = SHAPES[name]
         with pytest.raises(UserError, match=r"missing|Missing key"):
-            load_model(request(write_weights(tmp_path, {other: owner for other, owner in SHAPES.items() if other != name})))
+            load_model(
+                request(
+                    write_weights(
+                        tmp_path,
+                        {other: owner for other, owner in SHAPES.items() if other != name},
+                    ),
+                ),
+            )
         with pytest.raises(UserError, match=r"size mismatch|is not that of a model"):
-            load_model(request(write_weights(tmp_path, SHAPES | {name: (shape[0] + 1, *shape[1:])})))
+            load_model(
+                request(write_weights(tmp_path, SHAPES | {name: (shape[0] + 1, *shape[1:])})),
+            )
     with pytest.raises(UserError, match=r"Unexpected key.*extra"):
         load_model(request(write_weights(tmp_path, SHAPES | {"model.extra": (1,)})))
     (tmp_path / "model.safetensors").write_bytes(b"damaged")
@@ -241,7 +341,8 @@ def test_every_weight_is_needed_and_no_other_one_is_taken(tmp_path):
 
 
 def test_heads_that_share_keys_and_values_are_those_of_a_file_where_each_has_its_own(tmp_path):
-    """A second layer of attention, two heads on one of keys and values; then the same rows twice in the file, with a window, and cut."""
+    """A second layer of attention, two heads on one of keys and values; then the same rows twice in
+    the file, with a window, and cut."""
     from safetensors.torch import load_file, save_file
 
     second = {name.replace(".0.", ".1."): shape for name, shape in SHAPES.items() if "_norm" in name and ".attn." not in name}
@@ -256,10 +357,17 @@ def test_heads_that_share_keys_and_values_are_those_of_a_file_where_each_has_its
         (tmp_path / "config.json").write_text(json.dumps(write))
         return load_model(request(tmp_path)).score(ids, offsets).nll
 
-    shared, narrow, turned = scored(num_kv_heads=1), scored(num_kv_heads=1, window_size=2), scored(num_kv_heads=1, rope_theta=10.0)
+    shared, narrow, turned = (
+        scored(num_kv_heads=1),
+        scored(num_kv_heads=1, window_size=2),
+        scored(num_kv_heads=1, rope_theta=10.0),
+    )
     assert np.abs(shared - narrow).max() > 1e-3
     assert np.abs(shared - turned).max() > 1e-3
-    with pytest.raises(UserError, match=r"k_proj.weight has 4 rows, which are not those of 2 heads"):
+    with pytest.raises(
+        UserError,
+        match=r"k_proj.weight has 4 rows, which are not those of 2 heads",
+    ):
         scored()
     weights = load_file(tmp_path / "model.safetensors")
     for part in "kv":
@@ -282,8 +390,14 @@ def swish(x: np.ndarray) -> np.ndarray:
     return x * sigmoid(x)
 
 
-def hgrn(owner: dict[str, np.ndarray], u: np.ndarray, bound: np.ndarray, heads: int | None) -> np.ndarray:
-    """The formulas of HGRN, and with heads of HGRN-2, token by token; a norm of HGRN-2 has another epsilon than the model."""
+def hgrn(
+    owner: dict[str, np.ndarray],
+    u: np.ndarray,
+    bound: np.ndarray,
+    heads: int | None,
+) -> np.ndarray:
+    """The formulas of HGRN, and with heads of HGRN-2, token by token; a norm of HGRN-2 has another
+    epsilon than the model."""
     gates = bound + (1 - bound) * sigmoid(u @ owner["f_proj"].T)
     if heads is None:
         h, results = np.zeros(gates.shape[1]), []
@@ -301,12 +415,21 @@ def hgrn(owner: dict[str, np.ndarray], u: np.ndarray, bound: np.ndarray, heads: 
 
 @pytest.mark.parametrize(("kind", "heads"), [("hgrn", None), ("hgrn2", 2)])
 def test_hgrn_is_its_formula(tmp_path, kind, heads):
-    """Three layers, whose forget gates have bounds that follow from one parameter: none, then rising."""
+    """Three layers, whose forget gates have bounds that follow from one parameter: none, then
+    rising."""
     from safetensors.torch import save_file
 
     d, layers, rng = 8, 3, np.random.default_rng(0)
-    own = {f"attn.{name}_proj": (d, d) for name in ("fiqo" if heads else "figo")} | {"attn.g_norm": (d,)}
-    own |= {"attn_norm": (d,), "mlp_norm": (d,), "mlp.gate_proj": (12, d), "mlp.up_proj": (12, d), "mlp.down_proj": (d, 12)}
+    own = {f"attn.{name}_proj": (d, d) for name in ("fiqo" if heads else "figo")} | {
+        "attn.g_norm": (d,),
+    }
+    own |= {
+        "attn_norm": (d,),
+        "mlp_norm": (d,),
+        "mlp.gate_proj": (12, d),
+        "mlp.up_proj": (12, d),
+        "mlp.down_proj": (d, 12),
+    }
     shapes = {f"model.layers.{i}.{name}.weight": shape for i in range(layers) for name, shape in own.items()}
     shapes |= {
         "model.embeddings.weight": (VOCAB, d),
@@ -339,7 +462,10 @@ def test_hgrn_is_its_formula(tmp_path, kind, heads):
     wanted = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(ids) - 1), ids[1:]]
     model = load_model(request(tmp_path, dtype="float64"))
     assert isinstance(model, NativeModel)
-    for results in (model.score(ids, np.array([0, 40])), model.score_carrying(ids, np.array([0, 40]), 7)):
+    for results in (
+        model.score(ids, np.array([0, 40])),
+        model.score_carrying(ids, np.array([0, 40]), 7),
+    ):
         np.testing.assert_allclose(results.nll, wanted, rtol=0, atol=1e-5)
     save_file(saved | {"model.lower_bounds": torch.zeros(2, d)}, tmp_path / "model.safetensors")
     with pytest.raises(UserError, match="weight lower_bounds is not that of a model of 3 layers"):
@@ -355,9 +481,27 @@ def test_hgrn_is_its_formula(tmp_path, kind, heads):
         ({"model_type": "kda", "safe_gate": True, "lower_bound": -5.0}, False),
         ({"model_type": "gla", "num_heads": 4, "num_kv_heads": 2}, False),
         ({"model_type": "delta_net", "use_gate": True}, False),
-        ({"model_type": "gated_deltanet", "attn": {"layers": [1], "num_heads": 2, "num_kv_heads": 1, "qkv_bias": False}}, True),
-        ({"model_type": "gated_deltanet", "attn": {"layers": [1], "num_heads": 2, "qkv_bias": True}}, False),
-        ({"model_type": "gated_deltanet", "attn": {"layers": [1], "num_heads": 2, "qk_norm": True}}, False),
+        (
+            {
+                "model_type": "gated_deltanet",
+                "attn": {"layers": [1], "num_heads": 2, "num_kv_heads": 1, "qkv_bias": False},
+            },
+            True,
+        ),
+        (
+            {
+                "model_type": "gated_deltanet",
+                "attn": {"layers": [1], "num_heads": 2, "qkv_bias": True},
+            },
+            False,
+        ),
+        (
+            {
+                "model_type": "gated_deltanet",
+                "attn": {"layers": [1], "num_heads": 2, "qk_norm": True},
+            },
+            False,
+        ),
         ({"model_type": "gated_deltanet", "attn": {"layers": [1]}}, False),
         ({"model_type": "gated_deltanet", "attn": "all"}, False),
         ({"model_type": "gated_deltanet", "hidden_act": "powlu"}, False),
@@ -365,7 +509,15 @@ def test_hgrn_is_its_formula(tmp_path, kind, heads):
         ({"model_type": "retnet", "expand_k": 0.5}, False),
         ({"model_type": "hgrn"}, True),
         ({"model_type": "hgrn", "use_short_conv": True}, False),
-        ({"model_type": "hgrn2", "attn": {"layers": [1], "num_heads": 2}, "num_heads": 8, "expand_ratio": 128}, True),
+        (
+            {
+                "model_type": "hgrn2",
+                "attn": {"layers": [1], "num_heads": 2},
+                "num_heads": 8,
+                "expand_ratio": 128,
+            },
+            True,
+        ),
         ({"model_type": "mamba2"}, False),
         ({}, False),
     ],
