@@ -4,7 +4,6 @@ work gone on with, mistakes."""
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,20 +92,6 @@ def test_models_of_which_the_answer_is_known_are_measured_so(home, own, tmp_path
             assert row["filler_accuracy"] == 1.0
     ranks = pl.read_parquet(files_of(tmp_path / "out", own["uniform"], 64, 8).queries)["rank"]
     assert (ranks == 0).all()
-
-
-def test_control_models_recall_what_their_cache_completes(home, tmp_path):
-    """0.35 of control:recall's probability is on what followed the key; control:bigram knows
-    nothing of the context."""
-    models = ["control:recall", "control:bigram", "control:unigram"]
-    tables, _ = evaluate_mqar(models, [4, 16], tmp_path, SMALL)
-    for pairs in (4, 16):
-        nll = pl.read_parquet(files_of(tmp_path, "control:recall", 64, pairs).queries)["nll"]
-        assert nll.max() <= -math.log(0.35) + 1e-5
-        assert nll.min() > -math.log(0.35) - 0.5
-    recall, bigram, unigram = ([row["accuracy"] for row in rows_of(tables, model)] for model in models)
-    assert min(recall) > 0.85
-    assert max(*bigram, *unigram) < 0.02
 
 
 FIRST = PERFECT.replace("What followed the latest", "What followed the first").replace(

@@ -68,17 +68,6 @@ def test_the_digest_is_of_all_rows_and_their_order_whatever_the_limit(tmp_path: 
     assert load_rows("fda", paths[0], limit=2) == load_rows("fda", paths[0]), "a limit counts rows with a value"
 
 
-def test_other_answers_are_kept_once(tmp_path: Path) -> None:
-    for answers, rest in (
-        (["x", "y", "x", " "], ("x", "y")),
-        ({"text": ["x", "y"], "answer_start": [0, 1]}, ("x", "y")),
-        ([], ()),
-    ):
-        assert read(tmp_path, {"text": "a", "value": "x", "answers": answers})[0].answers == rest
-        path = write(tmp_path / "squad.parquet", [{"text": "a", "value": "x", "answers": answers}])
-        assert load_rows("squad", path).rows[0].answers == rest
-
-
 ASKED: list[dict[str, Any]] = [
     {
         "context": "Eels were rent.",

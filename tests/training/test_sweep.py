@@ -57,26 +57,6 @@ def test_every_mixer_can_be_trained(mixer, tmp_path):
     assert record["loss_nats"] < 10
 
 
-SMOOTHING = {"recent", "short", "conv", "seen", "taps"}
-"""What short convolutions in front of a mixer keep, numbers of tokens, taps made of weights: no
-mixer's state, as the papers count it."""
-COUNTED = "attention sliding_window linear_attention retnet gla rwkv4 rwkv5 mamba mamba2 hyena long_conv s4d".split()
-
-
-@pytest.mark.parametrize("mixer", COUNTED)
-def test_state_bytes_are_those_of_a_state(mixer, tmp_path):
-    sweep = tiny(
-        tmp_path,
-        mixer,
-        test_seq_len=24,
-        mixer_options="window=8" if mixer == "sliding_window" else None,
-    )
-    model = new_model(0, sweep.runs[0].config).eval()
-    _, state = model.read(torch.randint(0, 64, (1, 24)), model.initial_state(1))
-    entries = [entry for block in state for name, entry in block["mixer"].items() if name not in SMOOTHING]
-    assert outcome(sweep)["state_bytes"] == sum(entry.numel() * entry.element_size() for entry in entries)
-
-
 def test_attention_learns_the_task_and_stops(tmp_path):
     sweep = tiny(tmp_path, examples=2000, test_examples=200, steps=1500, batch=32)
     record = outcome(sweep)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -90,49 +89,6 @@ def test_the_loss_falls_and_the_checkpoint_is_read_with_its_tokenizer(unstopped,
     )
     scores = recallkit.score(folder, slices=tmp_path / "slices", device="cpu").frame
     assert scores["nll_nats"].item() < losses[0] - 0.5
-
-
-def test_the_run_is_a_placebo_for_a_model_of_its_loss(unstopped, text, tmp_path):
-    """A model that is a checkpoint of the run has that checkpoint's figures; one in between lies
-    between its neighbours."""
-    out = unstopped[0] / "out"
-    tokenizer = out / "checkpoint-32" / "tokenizer.json"
-    recallkit.count(text, tokenizer=tokenizer, out=tmp_path / "counts.duckdb")
-    recallkit.slice(
-        text,
-        tokenizer=tokenizer,
-        counts=tmp_path / "counts.duckdb",
-        max_count=9,
-        seq_len=64,
-        out=tmp_path / "slices",
-    )
-    model = {
-        "last": out / "checkpoint-32",
-        "early": shutil.copytree(out / "checkpoint-16", tmp_path / "early"),
-    }
-    usual = {"slices": tmp_path / "slices", "device": "cpu"}
-    exact = recallkit.gap(
-        model,
-        **usual,
-        placebo=str(out / "checkpoint-[0-9]*[0-9]"),
-        out=tmp_path / "exact",
-    )
-    [row] = exact.by_placebo.to_dicts()
-    hits = exact.gap.filter(source="ALL", slice="ar_hit").row(0, named=True)
-    assert (row["checkpoint"], row["weight"]) == ("checkpoint-16", pytest.approx(1))
-    assert (row["gap_share"], row["gain"]) == (
-        pytest.approx(hits["gap_share"]),
-        pytest.approx(hits["gain_model"]),
-    )
-    between = recallkit.gap(
-        model,
-        **usual,
-        placebo=[out / "checkpoint-8", out / "checkpoint-24"],
-        out=tmp_path / "between",
-    )
-    [row] = between.by_placebo.to_dicts()
-    assert (row["checkpoint"], row["next_checkpoint"]) == ("checkpoint-8", "checkpoint-24")
-    assert 0 < row["weight"] < 1
 
 
 def test_a_stopped_training_resumes_and_ends_in_the_same_bytes(
