@@ -148,12 +148,18 @@ def test_models_side_by_side(keep):
     ]
 
 
+def twice(answers: MqarAnswers) -> MqarAnswers:
+    """The same answers to three further sequences."""
+    return MqarAnswers(*(np.tile(getattr(answers, name), 2) for name in MqarAnswers.__slots__))
+
+
 def test_intervals_are_of_whole_sequences_and_paired(keep):
-    good, bad = (MqarAnswers(*(np.tile(getattr(some, name), 2) for name in MqarAnswers.__slots__)) for some in (GOOD, BAD))
+    good, bad = twice(GOOD), twice(BAD)
     rows = compare_mqar(
         {("one", 2): keep("one", good), ("two", 2): keep("two", bad)},
     ).mqar.to_dicts()
-    right, nats = (np.column_stack([getattr(model, name).reshape(6, 2).sum(axis=1) for model in (good, bad)]) for name in ("right", "nll"))
+    right = np.column_stack([model.right.reshape(6, 2).sum(axis=1) for model in (good, bad)])
+    nats = np.column_stack([model.nll.reshape(6, 2).sum(axis=1) for model in (good, bad)])
     expected = {
         "accuracy": compare_shares(right, np.full((6, 2), 2.0)),
         "ar_nll": compare_means(nats, np.full((6, 2), 2.0)),
@@ -184,6 +190,7 @@ def test_every_column_is_documented(keep):
     for path in (files.queries, files.fillers):
         columns |= set(pl.read_parquet(path).columns)
     spread = ("_difference_low", "_difference_high", "_difference", "_low", "_high")
-    names = {next((column.removesuffix(end) for end in spread if column.endswith(end)), column) for column in columns}
-    assert not [name for name in sorted(names) if f"`{name}`" not in page]
+    for end in spread:
+        columns = {column.removesuffix(end) for column in columns}
+    assert not [name for name in sorted(columns) if f"`{name}`" not in page]
     assert all(f"`NAME{end}`" in page for end in spread)

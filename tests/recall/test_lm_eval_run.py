@@ -105,7 +105,8 @@ def test_examples_are_those_of_lm_evals_own_command(tmp_path, monkeypatch):
             num_fewshot=shots,
             bootstrap_iters=0,
         )
-        prompts, expected = ([sample["arguments"] for sample in results["samples"]["parity"]] for results in (ours, theirs))
+        prompts = [sample["arguments"] for sample in ours["samples"]["parity"]]
+        expected = [sample["arguments"] for sample in theirs["samples"]["parity"]]
         assert prompts == expected
         assert all(prompt.count("?") == shots + 1 for (prompt, _), *_ in prompts)
         assert ours["n-shot"]["parity"] == shots

@@ -65,7 +65,7 @@ def test_prompts_are_as_long_and_needles_as_deep_as_said(task, tokenizer):
 
 def test_the_same_seed_makes_the_same_rows(tmp_path):
     encoder = load_tokenizer(None)
-    rows = [[astuple(row) for row in rows_of("niah_multikey_1", encoder, seed=seed)] for seed in (0, 0, 1)]
+    rows = [list(map(astuple, rows_of("niah_multikey_1", encoder, seed=n))) for n in (0, 0, 1)]
     assert rows[0] == rows[1]
     assert not set(rows[0]) & set(rows[2])
     text = tmp_path / "mine.txt"
