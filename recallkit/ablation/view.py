@@ -27,8 +27,7 @@ New: it is not in the context yet."""
 
 
 ELIMINATION = (
-    "backward elimination: from all layers one is removed at a time, always the one without which "
-    "the most recall gain is retained"
+    "backward elimination: from all layers one is removed at a time, always the one without which the most recall gain is retained"
 )
 
 

@@ -36,8 +36,7 @@ def mqar_figures(mqar: pl.DataFrame, by_distance: pl.DataFrame) -> list[Figure]:
         Figure(
             "mqar_accuracy",
             "Values recalled by number of pairs",
-            "Share of the queried values that the model ranks first in its whole vocabulary. "
-            f"{what}",
+            f"Share of the queried values that the model ranks first in its whole vocabulary. {what}",
             _accuracy(models, rows),
             models,
         ),

@@ -88,7 +88,9 @@ def answer(tables: MqarTables) -> str:
     """How much the first model recalls with the most pairs, and the others beside it."""
     rows = tables.mqar.filter(pairs=tables.mqar["pairs"].max()).to_dicts()
     first, *others = rows
-    most = f"with {counted(first['pairs'], 'pair')}" if tables.mqar["pairs"].n_unique() == 1 else f"with the most pairs, {first['pairs']:,}"
+    most = f"with the most pairs, {first['pairs']:,}"
+    if tables.mqar["pairs"].n_unique() == 1:
+        most = f"with {counted(first['pairs'], 'pair')}"
     most = most.capitalize() if first["task"] == "mqar" else f"In {_title(first)}, {most}"
     guess, low = first["guess"], first["accuracy_low"]
     within = f"{percent(first['accuracy'])} of the values ({interval_phrase(low, first['accuracy_high'])})"
@@ -124,7 +126,8 @@ def _terminal_tables(tables: MqarTables) -> list[Table]:
     by distance."""
     rows = tables.mqar.to_dicts()
     pairs = _distinct(rows, "pairs")
-    parts = [_tables(rows, pairs[start : start + _MOST_COLUMNS]) for start in range(0, len(pairs), _MOST_COLUMNS)]
+    starts = range(0, len(pairs), _MOST_COLUMNS)
+    parts = [_tables(rows, pairs[start : start + _MOST_COLUMNS]) for start in starts]
     if len(pairs) > 1:
         parts = [{**part, "accuracy": _with_curves(part["accuracy"], rows, pairs)} for part in parts]
     return [
@@ -220,7 +223,8 @@ def _distance_tables(by_distance: pl.DataFrame) -> Iterator[Table]:
     )
     if len(highs) == 1:
         return
-    known = {(row["model"], row["pairs"], row["high"]): row["accuracy"] for row in rows if row["num_queries"] >= _LEAST_QUERIES}
+    many = [row for row in rows if row["num_queries"] >= _LEAST_QUERIES]
+    known = {(row["model"], row["pairs"], row["high"]): row["accuracy"] for row in many}
     most = max(known.values(), default=0.0) or 1.0
     most_columns = max(1, _CURVES_WIDTH // (len(highs) + 3))
     for start in range(0, len(pairs), most_columns):
@@ -252,8 +256,7 @@ def _worth_knowing(of_models: Mapping[str, Any]) -> list[str]:
         before = f"; before every sequence {one['prefix']}" if one["prefix"] else ""
         whose = "" if len(by_vocabulary) == 1 else f"{', '.join(models)}: "
         lines.append(
-            f"{whose or 'Sequences: '}{one['num_ids']:,} ids, of which the filler is "
-            f"{one['filler_text']!r} ({one['filler']}){before}."
+            f"{whose or 'Sequences: '}{one['num_ids']:,} ids, of which the filler is {one['filler_text']!r} ({one['filler']}){before}."
         )
     if len(by_vocabulary) > 1:
         lines.append("Vocabularies differ: query positions are the same, but perplexities are only roughly comparable.")

@@ -66,20 +66,17 @@ def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
         ),
         "repeated_by_position": (
             "Repeated tokens by position",
-            "Share of the tokens at each position of a sequence that complete a repeated bigram, "
-            "whatever its tokens.",
+            "Share of the tokens at each position of a sequence that complete a repeated bigram, whatever its tokens.",
             _positions(tables, names, "repeated_share", "repeated tokens"),
         ),
         "ar_hits_by_position": (
             "AR hits by position",
-            "Share of the tokens at each position of a sequence that are AR hits: repeated, and "
-            "rare in training.",
+            "Share of the tokens at each position of a sequence that are AR hits: repeated, and rare in training.",
             _positions(tables, names, "ar_hit_share", "AR hits"),
         ),
         "distances": (
             "How far back a repeated bigram last occurred",
-            "Distribution of the distances, in half "
-            f"octaves{behind}{'; lines: power laws fitted to the tails' * has_fits}.",
+            f"Distribution of the distances, in half octaves{behind}{'; lines: power laws fitted to the tails' * has_fits}.",
             _distances(tables, names),
         ),
     }

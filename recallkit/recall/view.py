@@ -47,7 +47,9 @@ def _of_few_tasks(tables: RecallTables) -> Iterator[RecallTables]:
     number = math.ceil(len(tasks) / _TASKS_ABREAST)
     for part in range(number):
         few = tasks[part * len(tasks) // number : (part + 1) * len(tasks) // number]
-        frames = {field.name: getattr(tables, field.name).filter(pl.col("task").is_in(few)) for field in dataclasses.fields(tables)}
+        is_one = pl.col("task").is_in(few)
+        names = [field.name for field in dataclasses.fields(tables)]
+        frames = {name: getattr(tables, name).filter(is_one) for name in names}
         yield dataclasses.replace(tables, **frames)
 
 
@@ -313,10 +315,12 @@ def disagreements(tables: RecallTables) -> list[str]:
     by_task: dict[tuple[str, int, int], list[str]] = {}
     for row in tables.recall.filter("disagree").to_dicts():
         of_nats = {end: row[f"answer_nats_{end}"] for end in ("difference_low", "difference_high")}
-        by_task.setdefault((row["task"], direction(row) or 0, direction(of_nats) or 0), []).append(row["model"])
+        way = (row["task"], direction(row) or 0, direction(of_nats) or 0)
+        by_task.setdefault(way, []).append(row["model"])
     ways: dict[tuple[int, int, str], list[str]] = {}
     for (task, accuracy, nats), models in by_task.items():
-        ways.setdefault((accuracy, nats, f"{_listed(models)} {'has' if len(models) == 1 else 'have'}"), []).append(task)
+        who = f"{_listed(models)} {'has' if len(models) == 1 else 'have'}"
+        ways.setdefault((accuracy, nats, who), []).append(task)
     reference = tables.recall["reference"][0]
     return [
         f"On {_listed(tasks)}, generation and likelihood disagree: {models} {_LIKE[accuracy]} "
@@ -354,7 +358,9 @@ def _what_was_asked(
     alike: dict[str, list[str]] = {}
     for task in tasks:
         row = rows[model, task]
-        dropped = f", {counted(row['dropped'], 'row')} without a value were dropped" if row["dropped"] else ""
+        dropped = ""
+        if row["dropped"]:
+            dropped = f", {counted(row['dropped'], 'row')} without a value were dropped"
         published = "" if row["comparable"] else "; not comparable with published figures"
         several = "; any of several answers is right" if task in QUESTION_TASKS else ""
         prompts = counted(row["num_rows"], "prompt")
@@ -381,7 +387,8 @@ def _worth_knowing(row: Mapping[str, Any]) -> str:
         "answered with an empty generation": row["empty"],
     }
     some = ", ".join(f"{number:,} {fact}" for fact, number in facts.items() if number)
-    return f"{row['model']}, {row['task']}: of {counted(row['num_rows'], 'prompt')}, {some}" if some else ""
+    prompts = counted(row["num_rows"], "prompt")
+    return f"{row['model']}, {row['task']}: of {prompts}, {some}" if some else ""
 
 
 def print_built(built: BuiltRows) -> None:

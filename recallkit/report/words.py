@@ -173,7 +173,13 @@ def first_screen(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _first_screen_row(row: Row, names: Mapping[str, str], form: str, end: float, width: int) -> dict[str, Any]:
+def _first_screen_row(
+    row: Row,
+    names: Mapping[str, str],
+    form: str,
+    end: float,
+    width: int,
+) -> dict[str, Any]:
     """A row's line, and its cells: text, or a figure with its interval."""
     quality = cells.or_dash(row["all"], form)
     if row["is_reference"]:
@@ -201,7 +207,9 @@ def _figure(row: Row, name: str) -> dict[str, str]:
     """A share with its interval, if it has one: `44 % (37 to 53)`; a dash if it is not known."""
     low, high = row.get(f"{name}_ci_low"), row.get(f"{name}_ci_high")
     is_known = row[name] is not None
-    within = f"({bounds(100 * low, 100 * high, 'z.0f')})" if is_known and low is not None and high is not None else ""
+    within = ""
+    if is_known and low is not None and high is not None:
+        within = f"({bounds(100 * low, 100 * high, 'z.0f')})"
     return {
         "text": short_percent(row[name]) if is_known else DASH,
         "style": "figure",
@@ -238,7 +246,8 @@ def _legend(comparison: Comparison) -> dict[str, str]:
     rare, share = comparison.manifest["slices"]["max_count"], percent(hits["share_of_tokens"], 2)
     more, rarely = "", ""
     if comparison.has_counts:
-        more = f", and that of all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of the tokens"
+        tokens = percent(repeated["share_of_tokens"], 0)
+        more = f", and that of all repeated bigrams, {tokens} of the tokens"
         rarely = f" and was seen at most {rare:,} times in training"
     what = comparison.hit
     return {

@@ -276,13 +276,11 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "gap/by_match": _columns(f"{_PAIR} slice text, {_BUCKETS}"),
     "gap/by_position": _columns(f"{_PAIR} slice text, {_BUCKETS}"),
     "gap/by_partition": _columns(
-        f"{_PAIR} slice text, tokens whole, share_of_tokens real, {_NLLS} {_GAPS} {_RECALL} real?, "
-        f"{_CLUSTERS}, note text, void flag"
+        f"{_PAIR} slice text, tokens whole, share_of_tokens real, {_NLLS} {_GAPS} {_RECALL} real?, {_CLUSTERS}, note text, void flag"
     ),
     # NLLs in nats, summed over all tokens of the document, and over its AR hits.
     "gap/by_document": _columns(
-        f"{_PAIR} text, document whole, source text, tokens ar_hits whole, "
-        f"{_with_ends('nats ar_nats', '_reference', '_model')} real"
+        f"{_PAIR} text, document whole, source text, tokens ar_hits whole, {_with_ends('nats ar_nats', '_reference', '_model')} real"
     ),
     "gap/by_context": _BY_CONTEXT,
     # `kl` and quantiles in nats; `low` and `high` of buckets of distance and position; `ratio`:
@@ -304,19 +302,16 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # The reference's own earlier checkpoints, interpolated to the model's NLL: `weight` of
     # `checkpoint`, the rest of `next_checkpoint`.
     "gap/by_placebo": _columns(
-        f"{_PAIR} checkpoint next_checkpoint text, weight nll "
-        f"{_with_ends('gap_share gain retained', *_CI)} real?, note text, void flag"
+        f"{_PAIR} checkpoint next_checkpoint text, weight nll {_with_ends('gap_share gain retained', *_CI)} real?, note text, void flag"
     ),
     "gap/by_threshold": _columns(
-        f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} {_GAPS} "
-        f"{_RECALL} real?, {_CLUSTERS}, void flag"
+        f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} {_GAPS} {_RECALL} real?, {_CLUSTERS}, void flag"
     ),
     "intervene/intervene": _columns(f"model slice text, tokens {_ASKED}, {_LOST} real?"),
     "intervene/by_distance": _columns(f"model slice text, low high {_ASKED}, {_LOST} real?"),
     "intervene/by_count": _columns(f"model slice text, low high {_ASKED}, {_LOST} real?"),
     "intervene/retained": _columns(
-        f"{_PAIR} slice note text, tokens {_ASKED}, share_of_tokens gap real, "
-        f"{_with_ends('retained causal_share', *_CI)} real?, void flag"
+        f"{_PAIR} slice note text, tokens {_ASKED}, share_of_tokens gap real, {_with_ends('retained causal_share', *_CI)} real?, void flag"
     ),
     "track/track": _columns(
         "model text, step whole?, reference text?, tokens ar_hits documents whole, "
@@ -399,8 +394,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # since the point before.
     "training/training": _columns("model text, step tokens whole, loss_nats learning_rate real, lists_4 lists_16 real?"),
     "tradeoff/tradeoff": _columns(
-        f"{_TRAINED}, parameters state_bytes whole, accuracy loss_nats learning_rate real, at_edge "
-        "flag, num_steps batch whole, pareto flag"
+        f"{_TRAINED}, parameters state_bytes whole, accuracy loss_nats learning_rate real, at_edge flag, num_steps batch whole, pareto flag"
     ),
     "tradeoff/by_rate": _columns(f"{_TRAINED}, learning_rate accuracy loss_nats real, num_steps whole, best flag"),
     "tradeoff/by_distance": _columns(f"{_TRAINED}, learning_rate real, length pairs low high num_queries whole, accuracy real"),

@@ -51,7 +51,8 @@ class SweepView(ResultView):
         learning_rates = sorted({run["learning_rate"] for run in runs})
         rates = ", ".join(f"{rate:.2g}" for rate in learning_rates)
         return {
-            "Runs": f"{counted(len(runs), 'run')} at learning rates {rates}, of which each model's best counts; vocabulary of "
+            "Runs": f"{counted(len(runs), 'run')} at learning rates {rates}, of which each model's best "
+            "counts; vocabulary of "
             f"{runs[0]['task']['vocab']:,} ids, seed {runs[0]['seed']}",
             "State": "bytes in float32 after the longest test",
             "Machines": ", ".join(self.manifest["machines"]),
@@ -70,11 +71,13 @@ def answer(tables: TradeoffTables) -> str:
             key=lambda row: row["state_bytes"],
         )
         where = f" on {task}" * (len(tasks) > 1)
-        share = f"{percent(best['accuracy'])} of the answers{where} with {best['state_bytes']:,} bytes of state"
+        state = f"{best['state_bytes']:,} bytes of state"
+        share = f"{percent(best['accuracy'])} of the answers{where} with {state}"
         most = f", the most of {len(rows):,} models" if len(rows) > 1 else ""
         smaller = ""
         if near["state_bytes"] < best["state_bytes"]:
-            other = f"the {near['state_bytes']:,} bytes of {_with_size(near)}, with {percent(near['accuracy'])}"
+            other = f"the {near['state_bytes']:,} bytes of {_with_size(near)}"
+            other += f", with {percent(near['accuracy'])}"
             smaller = f"; the smallest state within {100 * _NEAR:.0f} points of that is {other}"
         sentences.append(f"{_with_size(best)} gives {share}{most}{smaller}.")
     return " ".join(sentences)
@@ -116,7 +119,8 @@ def tradeoff_tables(tables: TradeoffTables) -> dict[str, Table]:
     by_name: dict[str, Table] = {}
     tasks = _tasks(tables)
     for place, task in enumerate(tasks, 1):
-        of_task = TradeoffTables(*(frame.filter(task=task) for frame in (tables.tradeoff, tables.by_rate, tables.by_distance)))
+        frames = (tables.tradeoff, tables.by_rate, tables.by_distance)
+        of_task = TradeoffTables(*(frame.filter(task=task) for frame in frames))
         models = of_task.tradeoff.to_dicts()
         rows = []
         for row in models:
@@ -130,7 +134,9 @@ def tradeoff_tables(tables: TradeoffTables) -> dict[str, Table]:
                 }
             )
         ending = "" if len(tasks) == 1 else f"-{place}"
-        at_edge = " * the lowest or highest rate that was tried." if any(row["at_edge"] for row in models) else ""
+        at_edge = ""
+        if any(row["at_edge"] for row in models):
+            at_edge = " * the lowest or highest rate that was tried."
         by_name[f"tradeoff{ending}"] = Table.from_rows(
             f"{task}: accuracy at the best learning rate",
             _OF_MODEL,
@@ -140,9 +146,12 @@ def tradeoff_tables(tables: TradeoffTables) -> dict[str, Table]:
         tests = _by_test(_summed(of_task, "length", "pairs"), "length", "pairs")
         if len(tests) > 1:
             sizes = sorted(pairs for _, pairs in tests)
-            guess = " and ".join(f"{percent(1 / pairs)} at {pairs:,}" for pairs in (sizes[0], sizes[-1]))
+            ends = (sizes[0], sizes[-1])
+            guess = " and ".join(f"{percent(1 / pairs)} at {pairs:,}" for pairs in ends)
             is_of_one = len({length for length, _ in tests}) == 1
-            headers = [f"{pairs:,}" if is_of_one else f"{pairs:,} in {length:,}" for length, pairs in tests]
+            headers = [f"{pairs:,} in {length:,}" for length, pairs in tests]
+            if is_of_one:
+                headers = [f"{pairs:,}" for _, pairs in tests]
             title, caption = (
                 "Accuracy by number of pairs, at the best rate",
                 f"Guessing among as many values as pairs: {guess}.",
@@ -225,7 +234,8 @@ def tradeoff_figures(tables: TradeoffTables) -> list[Figure]:
             models,
         )
     ]
-    best: dict[tuple[str, str], Row] = {}  # of each line the most accurate model, the smallest among equals
+    # Of each line the most accurate model, the smallest among equals.
+    best: dict[tuple[str, str], Row] = {}
     for row in sorted(rows, key=lambda row: (row["accuracy"], -row["state_bytes"])):
         best[row["task"], row["model"]] = row
     for name, x, axis in (
@@ -245,7 +255,10 @@ def _drawn(rows: Sequence[Row], x: str, title: str, models: Sequence[str]) -> Sp
     points = []
     for row in sorted(rows, key=lambda row: (row[x], row["accuracy"])):
         at = f"width {_size(row)}"
-        at += f", {span(row['low'], row['high'])} ids" if x == "high" else f", {counted(row['pairs'], 'pair')}" if x == "pairs" else ""
+        if x == "high":
+            at += f", {span(row['low'], row['high'])} ids"
+        elif x == "pairs":
+            at += f", {counted(row['pairs'], 'pair')}"
         point = {
             "model": row["model"],
             "x": row[x],
@@ -289,7 +302,8 @@ class TrainingView(ResultView):
         lists = "" if rows[0]["lists_4"] is None else "lists_4 lists_16"
         columns = f"step tokens loss_nats learning_rate {lists}"
         caption = "Loss: the mean over the steps since the previous row. Every sequence is read once, so this is the loss on unread text."
-        return {"training": Table.from_rows(f"Training of {rows[0]['model']}", columns, rows[::-1][::step][::-1], caption)}
+        some, title = rows[::-1][::step][::-1], f"Training of {rows[0]['model']}"
+        return {"training": Table.from_rows(title, columns, some, caption)}
 
     def draw(self, tables: Any) -> list[Figure]:
         """The curve."""
@@ -317,7 +331,8 @@ class TrainingView(ResultView):
     def notes(self) -> list[str]:
         """Where the model is."""
         checkpoint = f"checkpoint-{self.manifest['num_steps']}"
-        return [f"The model is {checkpoint} in that folder: `gap`, `track` and every other command take it by its path."]
+        how = "`gap`, `track` and every other command take it by its path"
+        return [f"The model is {checkpoint} in that folder: {how}."]
 
     def method(self) -> dict[str, str]:
         """The model, the text, the recipe, the machine."""
