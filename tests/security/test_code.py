@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,9 +15,14 @@ from tests.test_structure import ROOT, python_files, tree_of
 FILES = [*python_files("recallkit"), *python_files("kernels"), *python_files("examples")]
 USERS_OWN = ROOT / "recallkit" / "models" / "user.py"
 """Runs the file that the user named on the command line, and nothing else."""
+PAGES = ROOT / "recallkit" / "report" / "markup.py"
+"""Renders templates of the package, and no others."""
 
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib", "subprocess", "pty", "jinja2", "yaml"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "yaml.load", "yaml.unsafe_load"}
+
+
+OURS = ("PackageLoader('recallkit', 'data')", "True")
 
 
 @cache
@@ -40,7 +46,7 @@ def problems(path: Path) -> list[str]:
     for node in nodes_of(path):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        forbidden = FORBIDDEN_MODULES - {"pickle"}
+        forbidden = FORBIDDEN_MODULES - {"pickle"} - ({"jinja2"} if path == PAGES else set())
         found += [f"{node.lineno}: imports {name}" for name in names if name.split(".")[0] in forbidden]
         if isinstance(node, ast.ImportFrom) and node.module == "pickle":
             found.append(f"{node.lineno}: imports from pickle")
@@ -49,6 +55,10 @@ def problems(path: Path) -> list[str]:
     for name, call in calls(path):
         if name in FORBIDDEN_CALLS and path != USERS_OWN and name != "re.compile":
             found.append(f"{call.lineno}: {name}")
+        if name.endswith("from_string") or name == "Template":
+            found.append(f"{call.lineno}: a template that is no file of ours")
+        if name == "Environment" and (keyword(call, "loader"), keyword(call, "autoescape")) != OURS:
+            found.append(f"{call.lineno}: templates of others, or that do not escape")
         if name.endswith("torch.load") and keyword(call, "weights_only") != "True":
             found.append(f"{call.lineno}: torch.load without weights_only=True")
         if name in ("np.load", "numpy.load") and keyword(call, "allow_pickle") not in (None, "False"):
@@ -74,6 +84,13 @@ def test_no_module_runs_what_it_reads():
     assert {str(path.relative_to(ROOT)): found for path in FILES if (found := problems(path))} == {}
 
 
+def test_templates_escape_all_that_they_write():
+    templates = sorted((ROOT / "recallkit/data").glob("*.html"))
+    assert len(templates) == 3
+    for path in templates:
+        assert not re.search(r"\|\s*safe\b|autoescape|Markup", path.read_text(encoding="utf-8")), path
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -81,6 +98,10 @@ def test_no_module_runs_what_it_reads():
         "from pickle import loads",
         "import dill",
         "import subprocess",
+        "import jinja2",
+        "environment.from_string(text)",
+        "Environment(loader=PackageLoader('recallkit', 'data'))",
+        "Environment(loader=FileSystemLoader(folder), autoescape=True)",
         "torch.load(path)",
         "torch.load(path, weights_only=False)",
         "np.load(path, allow_pickle=True)",
