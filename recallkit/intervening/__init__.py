@@ -4,7 +4,12 @@ association.
 `intervene` changes the text and leaves the model as it is; `ablation` does the reverse.
 """
 
-from recallkit.intervening.run import finished_intervention, intervene, intervention_path, score_share
+from recallkit.intervening.run import (
+    finished_intervention,
+    intervene,
+    intervention_path,
+    score_share,
+)
 from recallkit.options import InterventionOptions
 
 __all__ = [

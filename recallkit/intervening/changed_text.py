@@ -3,7 +3,8 @@ token is in it.
 
 text-DIGEST/sequences.parquet   sequences with changed ids
 text-DIGEST/tokens.parquet      their labels, as of any text
-text-DIGEST/samples.parquet     one row per sampled token: where it is in the text, and in which rows of the changed one
+text-DIGEST/samples.parquet     one row per sampled token: where it is in the text, and in
+                                which rows of the changed one
 text-DIGEST/scores/             scores of the changed text, made by `score`
 """
 
@@ -26,7 +27,7 @@ from recallkit.intervening.readings import Sampler, changed_sequences
 from recallkit.intervening.sampling import FIRST_RARE, draw_samples, sampled_slices
 from recallkit.slicing.run import make_labels
 from recallkit.slicing.threshold import Threshold
-from recallkit.storage import artifacts, schemas
+from recallkit.storage import artifacts, records, schemas
 from recallkit.storage.journal import Journal
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
@@ -77,20 +78,15 @@ def make_changed_text(
 
 def _open_counts(tokens: LabelledTokens, path: Path | None) -> CountsTable:
     """The counts with which the text was labelled."""
-    known = tokens.counts
-    table = open_counts(path or Path(known["path"]))
+    table = open_counts(path or Path(tokens.counts["path"]))
     if table.is_of_repeated:
-        raise UserError(
-            "counts of repeated bigrams only, but replacements are drawn from counts of all tokens",
-            where=tokens.path,
-            remedy="slice with a table that `recallkit count` made",
-        )
-    if table.meta["id"] != known["id"]:
-        raise UserError(
-            "other counts than those of the labels",
-            where=table.path,
-            remedy="name those with --counts, or slice again",
-        )
+        problem = "counts of repeated bigrams only, but replacements are drawn from all tokens"
+        remedy = "slice with a table that `recallkit count` made"
+        raise UserError(problem, where=tokens.path, remedy=remedy)
+    if table.meta["id"] != tokens.counts["id"]:
+        problem = "other counts than those of the labels"
+        remedy = "name those with --counts, or slice again"
+        raise UserError(problem, where=table.path, remedy=remedy)
     return table
 
 
@@ -103,45 +99,47 @@ def _write(
     """Writes the changed text with its labels, then the table of samples."""
     import pyarrow as pa
 
-    source, folder, slices = tokens.path.parent, result.path.parent, sampled_slices(options)
-    original = artifacts.read_manifest(source / "sequences.parquet")
+    source, folder = tokens.path.parent, result.path.parent
+    original = artifacts.read_manifest(source / "sequences.parquet", records.Sequences)
     tokenizer = tokenizers.load_slices_tokenizer(source, tokens.manifest["tokenizer"])
-    # Of first occurrences twice as many, of which each token finds a partner.
-    sizes = [options.num_samples * (1 + (slice_.name == FIRST_RARE)) for slice_ in slices]
-    drawn = draw_samples(tokens, slices, sizes, options.seed)
-    text = _read_sequences(source / "sequences.parquet", pl.concat(drawn)["sequence"])
+    samples = _draw(tokens, options)
+    text = _read_sequences(source / "sequences.parquet", pl.concat(samples.values())["sequence"])
     ids = {number: row["tokens"] for number, row in text.items()}
     end_id = tokens.manifest["tokenizer"]["end_token_id"]
     replacements = Replacements(counts.unigram_counts, end_id)
     sampler = Sampler(ids, end_id, replacements, options.seed, result.options["changes"])
-    samples = dict(zip([slice_.name for slice_ in slices], drawn, strict=True))
     sampled = _sampled(sampler, samples)
     if all(token.places is None for token in sampled):
         remedy = "slice more text, or name other slices with `recallkit intervene --slice`"
         raise UserError("none of the sampled tokens can be changed", where=source, remedy=remedy)
     alike = ("seq_len", "boundary", "tokenizer", "sources", "names", "limit_tokens")
-    facts = {**result.stamp(), "kind": "sequences", **{name: original[name] for name in alike}}
+    facts = {name: value for name, value in original.items() if name in alike}
     changed = changed_sequences(sampled, ids, options.design, options.seed)
     groups = _row_groups(changed, text, tokenizer, sequences_per_row_group(original["seq_len"]))
-    sequences.write_sequences(folder / "sequences.parquet", groups, facts)
-    labels = make_labels(
-        folder,
-        tokenizer,
-        counts,
-        Threshold(tokens.max_count),
-        Timings(),
-        force=True,
-    )
+    stamp = {**result.stamp(), "kind": "sequences"}
+    sequences.write_sequences(folder / "sequences.parquet", groups, stamp | facts)
+    threshold = Threshold(tokens.max_count)
+    labels = make_labels(folder, tokenizer, counts, threshold, Timings(), force=True)
     excluded = Counter(token.row["excluded"] for token in sampled if token.places is None)
-    facts = {"excluded": excluded, "changed_tokens": labels["num_rows"]}
+    manifest = {"excluded": excluded, "changed_tokens": labels["num_rows"], **result.stamp()}
     table = pa.Table.from_pylist([token.row for token in sampled], schemas.arrow_schema("samples"))
-    artifacts.write_parquet(result.path, [table], table.schema, {**result.stamp(), **facts})
+    artifacts.write_parquet(result.path, [table], table.schema, manifest)
+
+
+def _draw(tokens: LabelledTokens, options: InterventionOptions) -> dict[str, pl.DataFrame]:
+    """The samples of each slice; of first occurrences twice as many, of which each token finds a
+    partner."""
+    slices, number = sampled_slices(options), options.num_samples
+    sizes = [2 * number if slice_.name == FIRST_RARE else number for slice_ in slices]
+    samples = draw_samples(tokens, slices, sizes, options.seed)
+    return dict(zip([slice_.name for slice_ in slices], samples, strict=True))
 
 
 def _sampled(sampler: Sampler, samples: Mapping[str, pl.DataFrame]) -> list[SampledToken]:
     """The samples of every slice with their changes; first occurrences are partners of the first of
     the others."""
-    by_slice = [sampler.repeated(*pair) for pair in samples.items() if pair[0] != FIRST_RARE]
+    repeated = {name: tokens for name, tokens in samples.items() if name != FIRST_RARE}
+    by_slice = [sampler.repeated(*pair) for pair in repeated.items()]
     if by_slice and FIRST_RARE in samples:
         by_slice.append(sampler.partners(FIRST_RARE, by_slice[0], samples[FIRST_RARE]))
     return [token for tokens in by_slice for token in tokens]
@@ -172,20 +170,12 @@ def _row_groups(
                 # Position 1 is the first row of a sequence.
                 reading.token.row[f"{reading.change}_row"] = num_rows + reading.token.position - 1
             num_rows += len(sequence.ids) - 1
-            row = text[sequence.sequence]
+            row = {**text[sequence.sequence], "sequence": number, "tokens": sequence.ids}
             # The parts of documents that begin before it ends.
             num_spans = bisect_left(row["span_starts"], len(sequence.ids))
-            spans = {
-                name: row[name][:num_spans]
-                for name in (
-                    "span_starts",
-                    "span_documents",
-                    "span_sources",
-                )
-            }
-            rows.append({**row, **spans, "sequence": number, "tokens": sequence.ids})
-        yield sequences.with_text(
-            pa.Table.from_pylist(rows, sequences.textless_schema()),
-            tokenizer,
-        )
+            for name in ("span_starts", "span_documents", "span_sources"):
+                row[name] = row[name][:num_spans]
+            rows.append(row)
+        table = pa.Table.from_pylist(rows, sequences.textless_schema())
+        yield sequences.with_text(table, tokenizer)
         first += len(block)

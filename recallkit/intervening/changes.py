@@ -20,7 +20,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     Change = Callable[[np.ndarray, "Places", Mapping[int, int]], dict[int, int]]
     Spans = tuple[tuple[int, int], ...]  # positions [start, stop), ascending
@@ -64,20 +64,18 @@ def positions(spans: Spans) -> np.ndarray:
     return np.concatenate([np.arange(start, stop) for start, stop in spans])
 
 
-def _replace(spans: Callable[[Places], Spans]) -> Change:
-    return lambda ids, places, replacements: {
-        place: replacements[int(ids[place])]
-        for place in positions(
-            spans(places),
-        ).tolist()
-    }
+def _replace(where: Callable[[Places], Iterable[int]]) -> Change:
+    def change(ids: np.ndarray, places: Places, new: Mapping[int, int]) -> dict[int, int]:
+        return {place: new[int(ids[place])] for place in where(places)}
+
+    return change
 
 
 CHANGES: Mapping[str, Change] = {
-    "completion": _replace(lambda places: tuple((stop - 1, stop) for _, stop in places.spans)),
-    "key": _replace(lambda places: tuple((stop - 2, stop - 1) for _, stop in places.spans)),
-    "span": _replace(lambda places: places.spans),
-    "placebo": _replace(lambda places: places.placebo),
+    "completion": _replace(lambda places: [stop - 1 for _, stop in places.spans]),
+    "key": _replace(lambda places: [stop - 2 for _, stop in places.spans]),
+    "span": _replace(lambda places: positions(places.spans).tolist()),
+    "placebo": _replace(lambda places: positions(places.placebo).tolist()),
     "moved": lambda ids, places, _: move(ids, places, places.spans),
     "moved_placebo": lambda ids, places, _: move(ids, places, places.placebo),
 }
@@ -117,18 +115,14 @@ def find_places(ids: np.ndarray, target: int, end_id: int) -> Places:
 def _matches(ids: np.ndarray, target: int, end_id: int) -> Spans:
     """The earlier occurrences of the token's bigram, each with the ids before it that agree with
     those before the token."""
-    ends = (
-        np.flatnonzero(
-            (ids[: target - 1] == ids[target - 1]) & (ids[1:target] == ids[target]),
-        )
-        + 1
-    )
+    is_match = (ids[: target - 1] == ids[target - 1]) & (ids[1:target] == ids[target])
     spans = []
-    for end in ends.tolist():
-        start = end - 1
-        while start > 0 and ids[start - 1] == ids[target - (end - start) - 1] != end_id:
+    for key in np.flatnonzero(is_match).tolist():  # where the bigram begins
+        start = key
+        # With ids 1 2 3 9 1 2 3 and target 6: key 1, and ids[0] is ids[6 - (1 - 1) - 2].
+        while start > 0 and ids[start - 1] == ids[target - (key - start) - 2] != end_id:
             start -= 1
-        spans.append((start, end + 1))
+        spans.append((start, key + 2))
     return tuple(spans)
 
 
@@ -168,7 +162,8 @@ def _with_placebo(ids: np.ndarray, target: int, query: int, spans: Spans, end_id
     They are MARGIN ids apart if there is room, because a model may mix neighbouring ids.
     """
     for margin in (MARGIN, 0):
-        is_taken, placebo = _is_fixed(ids, target, end_id, (*spans, (query, target)), margin), []
+        is_taken = _is_fixed(ids, target, end_id, (*spans, (query, target)), margin)
+        placebo = []
         for start, stop in reversed(spans):  # the latest first, because it has the least room
             length = stop - start
             free = np.flatnonzero(~sliding_window_view(is_taken, length).any(axis=1))
@@ -200,39 +195,41 @@ def move(ids: np.ndarray, places: Places, spans: Spans) -> dict[int, int]:
 def _moved(ids: np.ndarray, places: Places, spans: Spans, margin: int) -> dict[int, int] | None:
     """See `move`; the ids that spans trade with are `margin` away from all matches and the
     query."""
-    stop = places.target + 1
-    pairs, changed = set(pairwise(ids[places.query : stop].tolist())), ids[:stop].copy()
+    before = ids[: places.target + 1]
+    after = before.copy()
+    pairs: set[tuple[int, ...]] = set(pairwise(before[places.query :].tolist()))
     others = (*places.spans, *spans, (places.query, places.target))
     is_taken = _is_fixed(ids, places.target, places.end_id, others, margin)
-    for place in (
-        place
-        for start, stop in reversed(
-            spans,
-        )
-        for place in range(stop - 1, start - 1, -2)
-    ):
-        free = np.flatnonzero(~is_taken)
-        for other in free[np.argsort(np.abs(free - place), kind="stable")].tolist():
-            swapped = changed.copy()
-            swapped[[place, other]] = changed[[other, place]]
-            if changed[place] != changed[other] and pairs.isdisjoint(
-                around(swapped, place) | around(swapped, other),
-            ):
-                break
-        else:
-            return None
-        changed, is_taken[other] = swapped, True
+    for start, stop in reversed(spans):
+        for place in range(stop - 1, start - 1, -2):
+            other = _partner(after, place, np.flatnonzero(~is_taken), pairs)
+            if other is None:
+                return None
+            after[[place, other]] = after[[other, place]]
+            is_taken[other] = True
     # Without a margin a match that stays can have become longer: an id before it, or before the
     # query, has moved.
-    before, after = (_matches(text, places.target, places.end_id) for text in (ids, changed))
-    if spans != places.spans and before != after:
+    matches = [_matches(text, places.target, places.end_id) for text in (before, after)]
+    if spans != places.spans and matches[0] != matches[1]:
         return None
-    return {
-        place: int(
-            changed[place],
-        )
-        for place in np.flatnonzero(changed != ids[: len(changed)]).tolist()
-    }
+    return {place: int(after[place]) for place in np.flatnonzero(after != before).tolist()}
+
+
+def _partner(
+    ids: np.ndarray,
+    place: int,
+    free: np.ndarray,
+    pairs: set[tuple[int, ...]],
+) -> int | None:
+    """The nearest of the `free` positions that can trade its id with the one at a place: neither
+    comes next to one of `pairs`."""
+    for other in free[np.argsort(np.abs(free - place), kind="stable")].tolist():
+        swapped = ids.copy()
+        swapped[[place, other]] = ids[[other, place]]
+        neighbours = around(swapped, place) | around(swapped, other)
+        if ids[place] != ids[other] and pairs.isdisjoint(neighbours):
+            return int(other)
+    return None
 
 
 def around(ids: np.ndarray, place: int) -> set[tuple[int, ...]]:
@@ -266,15 +263,11 @@ class Replacements:
         new = {}
         for original in np.unique(ids[where]).tolist():
             reach, absent = MOST_RANKS, self._ids[:0]
+            rank = self._rank[original]
             while not len(absent):
                 if reach >= 2 * len(self._ids):
                     raise NotChangedError(NO_REPLACEMENT)
-                near = self._ids[
-                    max(
-                        0,
-                        self._rank[original] - reach,
-                    ) : self._rank[original] + reach + 1
-                ]
+                near = self._ids[max(0, rank - reach) : rank + reach + 1]
                 absent = near[~is_present[near]]
                 reach *= 2
             new[original] = int(rng.choice(absent))

@@ -83,12 +83,8 @@ class Sampler:
 
     def repeated(self, slice_: str, tokens: pl.DataFrame) -> list[SampledToken]:
         """The tokens of a slice, each with the places of its own earlier occurrences."""
-        return [
-            self._sampled({**row, "slice": slice_}, find_places)
-            for row in tokens.iter_rows(
-                named=True,
-            )
-        ]
+        rows = tokens.iter_rows(named=True)
+        return [self._sampled({**row, "slice": slice_}, find_places) for row in rows]
 
     def partners(
         self,
@@ -107,17 +103,12 @@ class Sampler:
         for lender in lenders:
             if lender.places is None:
                 continue
-            candidates = np.flatnonzero(
-                is_free & (buckets == log2_bucket(lender.row["train_count"])),
-            )
-            nearest = candidates[
-                np.argsort(
-                    np.abs(position[candidates] - lender.position),
-                    kind="stable",
-                )[:_MOST_TRIED]
-            ]
+            is_like = buckets == log2_bucket(lender.row["train_count"])
+            candidates = np.flatnonzero(is_free & is_like)
+            distance = np.abs(position[candidates] - lender.position)
+            nearest = candidates[np.argsort(distance, kind="stable")]
             lent = {"slice": slice_, **{name: lender.row[name] for name in _LENT}}
-            for place in nearest.tolist():
+            for place in nearest[:_MOST_TRIED].tolist():
                 row = {**pool.row(place, named=True), **lent}
                 token = self._sampled(row, partial(borrow_places, lender=lender.places))
                 if token.places is not None:
@@ -136,11 +127,8 @@ class Sampler:
         try:
             places = find(ids, position, self.end_id)
             rng = np.random.default_rng((self.seed, row["sequence"], position))
-            replacements = self.replacements.draw(
-                ids,
-                positions((*places.spans, *places.placebo)),
-                rng,
-            )
+            where = positions((*places.spans, *places.placebo))
+            replacements = self.replacements.draw(ids, where, rng)
             changes = {name: CHANGES[name](ids, places, replacements) for name in self.changes}
         except NotChangedError as reason:
             return SampledToken({**row, **_UNREAD, "excluded": str(reason)})
@@ -170,27 +158,20 @@ def changed_sequences(
     `ids`: the text's sequences by number; `seed` decides which changes share a sequence. Each
     reading joins the first sequence that takes it: later targets first, otherwise at random.
     """
-    usable = sorted(
-        (token for token in sampled if token.places is not None),
-        key=lambda token: token.row["sequence"],
-    )
+    usable = [token for token in sampled if token.places is not None]
+    usable.sort(key=lambda token: token.row["sequence"])
     for number, tokens in groupby(usable, key=lambda token: token.row["sequence"]):
         readings = [reading for token in tokens for reading in _readings(token)]
         np.random.default_rng((seed, number)).shuffle(readings)
+        readings.sort(key=lambda reading: -reading.token.position)
         changed: list[ChangedSequence] = []
-        for reading in sorted(readings, key=lambda reading: -reading.token.position):
-            shared = (
-                sequence
-                for sequence in changed
-                if design == "joint"
-                and sequence.takes(
-                    reading,
-                )
-            )
-            if (sequence := next(shared, None)) is None:
-                changed.append(
-                    sequence := ChangedSequence(number, ids[number][: reading.token.position + 1]),
-                )
+        for reading in readings:
+            candidates = changed if design == "joint" else []
+            sequence = next((one for one in candidates if one.takes(reading)), None)
+            if sequence is None:
+                ids_read = ids[number][: reading.token.position + 1]
+                sequence = ChangedSequence(number, ids_read)
+                changed.append(sequence)
             sequence.add(reading)
         yield from changed
 
@@ -216,12 +197,9 @@ class ChangedSequence:
     def takes(self, reading: Reading) -> bool:
         """Whether a reading leaves all others alone, and they it: two readings of one token do
         not."""
-        is_left_alone = self._changed.isdisjoint(
-            reading.fixed,
-        ) and self._fixed.isdisjoint(reading.new)
-        if not is_left_alone or (len(self._changed) + len(reading.new)) * MOST_CHANGED >= len(
-            self.ids,
-        ):
+        touches = self._changed & reading.fixed or self._fixed & reading.new.keys()
+        number = len(self._changed) + len(reading.new)
+        if touches or number * MOST_CHANGED >= len(self.ids):
             return False
         new = self._new | self._new_bigrams(reading)
         return new.isdisjoint(self._read) and self._bigram(reading) not in new

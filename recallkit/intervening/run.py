@@ -30,17 +30,20 @@ from recallkit.storage.result import Question, folder_of, read_result, words_of
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from recallkit.measure.labelled import LabelledTokens
     from recallkit.models.spec import ModelSpec
     from recallkit.parallel.parts import Share
     from recallkit.scoring.run import ScoringPlan
 
-    Manifests = dict[str, dict[str, Any]]  # by model
+    Plans = list[ScoringPlan]
 
 
-def _identity(models: Sequence[ModelSpec], options: InterventionOptions) -> dict[str, Any]:
+def _identity(
+    models: Sequence[ModelSpec],
+    options: InterventionOptions,
+) -> records.InterveneOptions:
     """All that decides a result's numbers, besides labels and scores."""
     return {
         "models": [spec.key for spec in models],
@@ -59,14 +62,13 @@ def intervention_path(
 ) -> Path:
     """Default folder of the result, such as `intervene/attention-mamba-samples-200`: each question
     has a folder of its own."""
-    usual, words = InterventionOptions(), words_of([spec.shown for spec in models])
+    words, usual = words_of([spec.shown for spec in models]), InterventionOptions()
     if options.slice is not None:
         words += [slice_.name for slice_ in sampled_slices(options)]
-    for name in ("samples", "seed"):
-        if (value := getattr(options, name)) != getattr(usual, name):
-            words.append(f"{name} {value}")
-    words += [options.design] if options.design != usual.design else []
-    words += [options.changes] if options.changes != usual.changes else []
+    for name in ("samples", "seed", "design", "changes"):
+        value = getattr(options, name)
+        if value != getattr(usual, name):
+            words.append(value if isinstance(value, str) else f"{name} {value}")
     return folder_of(slices / "intervene", words, _identity(models, options))
 
 
@@ -76,15 +78,16 @@ def finished_intervention(slices: Path, models: Sequence[ModelSpec]) -> Interven
 
     A result of other labels or scores than there are now is left out, with a note.
     """
+    labels = open_tokens(slices / "tokens.parquet", needs_counts=False).facts
     scores = {spec.shown: artifacts.manifest_options(score_path(slices, spec)) for spec in models}
-    state = {"slices": open_tokens(slices / "tokens.parquet", needs_counts=False).facts, "scores": scores}
     for samples in (None, BUILTIN_SAMPLES):
         folder = intervention_path(slices, models, InterventionOptions(samples=samples))
         with contextlib.suppress(UserError):
             manifest, tables = read_result(records.Intervene, InterveneTables, folder)
-            if state.items() <= manifest.items():
+            if manifest["slices"] == labels and manifest["scores"] == scores:
                 return tables
-            console.note(f"{folder} is of other labels or scores and not shown: run `recallkit intervene` again")
+            problem = f"{folder} is of other labels or scores and not shown"
+            console.note(f"{problem}: run `recallkit intervene` again")
     return None
 
 
@@ -103,28 +106,35 @@ def intervene(
     a user can correct.
     """
     specs = list_models(list(models))
-    out = out or intervention_path(slices, specs, options)
+    names = [spec.shown for spec in specs]
     identity = _identity(specs, options)
-    question = Question("intervene", InterveneTables, out, identity, options.force)
+    folder = out or intervention_path(slices, specs, options)
+    question = Question("intervene", InterveneTables, folder, identity, options.force)
     question.check()  # a result of another question is not replaced
     tokens, timings = open_tokens(slices / "tokens.parquet"), Timings()
-    changed, manifests, _ = _score(specs, tokens, options, scoring, timings)
-    about = artifacts.read_manifest(changed / "samples.parquet", records.Samples)
-    facts: dict[str, Any] = {
-        "models": [spec.shown for spec in specs],
-        "scores": {model: manifest["options"] for model, manifest in manifests.items()},
-        "slices": tokens.facts,
-        "changed_text": changed.name,
-        "excluded": about["excluded"],
-        "changed_tokens": about["changed_tokens"],
-    }
-    files = {spec.shown: (score_path(slices, spec), score_path(changed, spec)) for spec in specs}
-    inputs = [tokens.path, changed / "samples.parquet", *chain(*files.values())]
-    facts["inputs"] = artifacts.digest_inputs([identity, facts], inputs)
-    if (answer := question.answered(facts["inputs"])) is not None:
+    plans = _plans(specs, tokens, options, scoring, timings)
+    for plan in one_after_another(list(chain(*plans))):
+        plan.run()
+    changed = plans[1][0].slices
+    files = [(text.result.path, again.result.path) for text, again in zip(*plans, strict=True)]
+    inputs = [tokens.path, changed / "samples.parquet", *chain(*files)]
+    digest = artifacts.digest_inputs([identity, names], inputs)
+    if (answer := question.answered(digest)) is not None:
         return answer
     with timings.stage("measuring"):
-        tables = measure(tokens, changed, files, sampled_slices(options))
+        tables = measure(tokens, changed, names, files, sampled_slices(options))
+    samples = artifacts.read_manifest(changed / "samples.parquet", records.Samples)
+    scores = [artifacts.read_manifest(file, records.Scores)["options"] for file, _ in files]
+    facts: records.Intervene = {
+        "options": identity,
+        "models": names,
+        "scores": dict(zip(names, scores, strict=True)),
+        "slices": tokens.facts,
+        "changed_text": records.FileName(changed.name),
+        "excluded": samples["excluded"],
+        "changed_tokens": samples["changed_tokens"],
+        "inputs": digest,
+    }
     question.write(tables, facts, timings)
     return tables
 
@@ -135,31 +145,27 @@ def score_share(
     options: InterventionOptions,
     scoring: ScoringOptions,
     share: Share,
-) -> Manifests:
+) -> dict[str, dict[str, Any]]:
     """Scores a share of the text and of the changed text; returns how far all shares of each are
     together, by model."""
-    tokens = open_tokens(slices / "tokens.parquet")
-    _, of_text, of_changed = _score(
-        list_models(list(models)),
-        tokens,
-        options,
-        scoring,
-        Timings(),
-        share,
-    )
-    return of_text | {f"{model}, changed text": manifest for model, manifest in of_changed.items()}
+    specs, tokens = list_models(list(models)), open_tokens(slices / "tokens.parquet")
+    text, changed = _plans(specs, tokens, options, scoring, Timings(), share)
+    shares = {plan.model.shown: plan.run() for plan in one_after_another(text)}
+    for plan in one_after_another(changed):
+        shares[f"{plan.model.shown}, changed text"] = plan.run()
+    return shares
 
 
-def _score(
+def _plans(
     specs: Sequence[ModelSpec],
     tokens: LabelledTokens,
     options: InterventionOptions,
     scoring: ScoringOptions,
     timings: Timings,
     share: Share | None = None,
-) -> tuple[Path, Manifests, Manifests]:
-    """Makes the changed text and scores text and changed text where that is not done: what the
-    plans of both return."""
+) -> tuple[Plans, Plans]:
+    """The plans of the scores of the text and of the changed text, which is made where it is
+    missing."""
     slices = tokens.path.parent
     if needed_columns(sampled_slices(options)):
         make_words(slices)
@@ -167,47 +173,34 @@ def _score(
     note_prefixes(plans)
     changed = make_changed_text(tokens, options, path(scoring.counts), timings)
     _check_recorded(specs, changed)
-    of_text = {plan.model.shown: plan.run() for plan in one_after_another(plans)}
-    alike = [
-        _plan_alike(
-            plan.model,
-            changed,
-            scoring,
-            plan.result.options,
-            share,
-        )
-        for plan in plans
-    ]
-    return changed, of_text, {plan.model.shown: plan.run() for plan in one_after_another(alike)}
+    return plans, [_plan_alike(plan, changed, scoring) for plan in plans]
 
 
 def _check_recorded(specs: Sequence[ModelSpec], changed: Path) -> None:
-    """Raises UserError for recorded NLLs of the text without such of the changed text, whose pack is
-    written."""
+    """Raises UserError for recorded NLLs of the text without such of the changed text, whose pack
+    is written."""
     for spec in specs:
-        if kind_of(spec.location).name != "recorded":
-            continue
-        pack, file = write_pack(changed), file_for(spec.location, changed)
-        if not Path(file).is_file():
-            problem = "recorded NLLs of the text, but none of the changed text"
-            remedy = f"record those of {pack / 'ids.npy'} in {file}"
-            raise UserError(problem, where=spec.shown, remedy=remedy)
+        if kind_of(spec.location).name == "recorded":
+            pack, file = write_pack(changed), file_for(spec.location, changed)
+            if not Path(file).is_file():
+                problem = "recorded NLLs of the text, but none of the changed text"
+                remedy = f"record those of {pack / 'ids.npy'} in {file}"
+                raise UserError(problem, where=spec.shown, remedy=remedy)
 
 
-def _plan_alike(
-    spec: ModelSpec,
-    changed: Path,
-    scoring: ScoringOptions,
-    of_text: Mapping[str, Any],
-    share: Share | None,
-) -> ScoringPlan:
-    """The plan of the changed text, read as the text was, whose scores have these options: scores
-    that are not alike are made again."""
-    of_changed = artifacts.manifest_options(score_path(changed, spec), force=True) or of_text
-    # One job of an array must not remove what another has scored.
-    force = share is None and {**of_changed, "sequences_digest": None} != {
-        **of_text,
-        "sequences_digest": None,
-    }
-    alike = as_scored(scoring, of_text)
-    return plan_scores([spec], changed, alike, share=share, force=force, quiet=True)[0]
+def _plan_alike(text: ScoringPlan, changed: Path, scoring: ScoringOptions) -> ScoringPlan:
+    """The plan of the changed text, read as the text was: scores that are not alike are made
+    again."""
+    options, no_text = text.result.options, {"sequences_digest": None}
+    existing = artifacts.manifest_options(score_path(changed, text.model), force=True)
+    is_alike = existing is None or existing | no_text == options | no_text
+    [plan] = plan_scores(
+        [text.model],
+        changed,
+        as_scored(scoring, options),
+        share=text.share,
+        # One job of an array must not remove what another has scored.
+        force=text.share is None and not is_alike,
+        quiet=True,
+    )
+    return plan

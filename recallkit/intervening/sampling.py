@@ -58,10 +58,11 @@ def that_repeat(slice_: Slice) -> Slice:
     if slice_.name == FIRST_RARE:
         return slice_
     columns = tuple(dict.fromkeys([*slice_.columns, "repeated"]))
+    repeats = pl.col("repeated")
     return replace(
         slice_,
         columns=columns,
-        predicate=lambda most: slice_.predicate(most) & pl.col("repeated"),
+        predicate=lambda most: slice_.predicate(most) & repeats,
     )
 
 
@@ -82,10 +83,9 @@ def draw_samples(
     with progress("drawing samples", total=tokens.num_rows) as show:
         for batch in batches(tokens, columns=COLUMNS, slices=slices):
             rows = pl.DataFrame(batch.select([*COLUMNS, "slices"]))
-            number = pl.int_range(first, first + pl.len())
             rows = rows.with_columns(
                 pl.col("distance").fill_null(0),
-                row=number,
+                row=pl.int_range(first, first + pl.len()),
                 key=pl.Series(rng.random(len(rows))),
             )
             for bit, pool in enumerate(pools):
@@ -106,9 +106,8 @@ class Pool:
 
     def add(self, rows: pl.DataFrame) -> None:
         """Adds tokens of the slice, with a random `key`."""
-        stratum = log2_bucket(
-            rows["distance"].to_numpy(),
-        ) * _BUCKETS + log2_bucket(rows["train_count"].to_numpy())
+        distance = log2_bucket(rows["distance"].to_numpy())
+        stratum = distance * _BUCKETS + log2_bucket(rows["train_count"].to_numpy())
         self._totals += np.bincount(stratum, minlength=len(self._totals))
         rows = rows.with_columns(stratum=stratum)
         every = pl.concat([*self._candidates, rows]).sort("key")
@@ -117,11 +116,8 @@ class Pool:
 
     def sample(self) -> pl.DataFrame:
         """The sample of everything added."""
-        for width in (
-            1,
-            _BUCKETS,
-            _BUCKETS * _BUCKETS,
-        ):  # by distance and count, by distance, all together
+        # By distance and count; with few samples by distance, or all together.
+        for width in (1, _BUCKETS, _BUCKETS * _BUCKETS):
             totals = self._totals.reshape(-1, width).sum(axis=1)
             if np.count_nonzero(totals) <= self._size:  # every stratum can have one
                 break
@@ -131,10 +127,9 @@ class Pool:
         total = totals[strata["stratum"].to_numpy()]
         number = allocate(total, np.minimum(total, strata["len"].to_numpy()), self._size)
         strata = strata.with_columns(number=number, weight=total / number)
-        ranked = candidates.join(strata, on="stratum").filter(
-            pl.col("key").rank("ordinal").over("stratum") <= pl.col("number"),
-        )
-        return ranked.sort("row").drop("key", "stratum", "len", "number")
+        rank = pl.col("key").rank("ordinal").over("stratum")
+        sample = candidates.join(strata, on="stratum").filter(rank <= pl.col("number"))
+        return sample.sort("row").drop("key", "stratum", "len", "number")
 
 
 def allocate(totals: np.ndarray, most: np.ndarray, size: int) -> np.ndarray:

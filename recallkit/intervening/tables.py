@@ -77,26 +77,22 @@ class InterveneTables(NotebookResult):
 def measure(
     tokens: LabelledTokens,
     changed: Path,
-    files: Mapping[str, tuple[Path, Path]],
+    names: Sequence[str],
+    files: Sequence[tuple[Path, Path]],
     slices: Sequence[Slice],
 ) -> InterveneTables:
-    """The tables of models, the reference first, from their scores (`files`) of the text and of
-    that in the folder `changed`.
+    """The tables of models, the reference first, from the scores of each (`files`) of the text and
+    of that in the folder `changed`.
 
     Columns of changes that were not made are null. Raises UserError if scores are damaged or of
     other text.
     """
-    scores = [open_scores(path, tokens) for path, _ in files.values()]
+    scores = [open_scores(path, tokens) for path, _ in files]
     text = add_up(tokens, scores, slices, every_table=False)
     is_compared = pl.col("position") > max(score.read_exactly for score in scores)
     sampled = read_frame(changed / "samples.parquet").filter(is_compared, excluded="")
-    measures = read_measures(
-        sampled,
-        tokens,
-        open_tokens(changed / "tokens.parquet"),
-        [*files.values()],
-    )
-    return make_tables([*files], sampled, measures, text, tokens.vocab_size)
+    measures = read_measures(sampled, tokens, open_tokens(changed / "tokens.parquet"), files)
+    return make_tables(names, sampled, measures, text, tokens.vocab_size)
 
 
 def read_measures(
