@@ -34,7 +34,8 @@ def choose_sets(
     """
     if not mixers or any(":" in name or name == NONE for name in mixers):
         problem = f"no sets of mixers: {','.join(mixers)}"
-        remedy = "give each, or layers and kinds such as 0,3,attention or 1+3, by their mean with --by"
+        examples = "layers and kinds such as 0,3,attention or 1+3"
+        remedy = f"give each, or {examples}, by their mean with --by"
         raise UsageError(problem, where="--mixers", remedy=remedy)
     kinds = Counter(mixer.kind for mixer in placed)
     several = [kind for kind, number in kinds.items() if number > 1 and len(kinds) > 1]

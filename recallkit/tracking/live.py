@@ -59,9 +59,9 @@ class Tracker(NotebookResult):
     `tokenizer`: the model's, in whose tokens the built-in text is then read and counted; slices
     have their own. `bos`: the token that is read before every text, `none`, or None for what the
     tokenizer says. `slice`: slices to follow besides AR hits and other tokens, as `recallkit track
-    --slice` takes them. `reference`: a model or recorded NLLs to compare with, read
-    once. `writer`: a SummaryWriter of TensorBoard. An `out` that has rows of an earlier part of
-    the run is continued; of two processes only one can write there.
+    --slice` takes them. `reference`: a model or recorded NLLs to compare with, read once.
+    `writer`: a SummaryWriter of TensorBoard. An `out` that has rows of an earlier part of the run
+    is continued; of two processes only one can write there.
     Raises UserError for everything a user can correct.
     """
 
@@ -80,7 +80,8 @@ class Tracker(NotebookResult):
     ) -> None:
         for name, value in {"sample_tokens": sample_tokens, "tokenizer": tokenizer}.items():
             if slices is not None and value is not None:
-                remedy = "leave it out, or slice with it: `recallkit slice --tokenizer F --sample 20k`"
+                command = "recallkit slice --tokenizer F --sample 20k"
+                remedy = f"leave it out, or slice with it: `{command}`"
                 raise UsageError("slices are read as they are", where=name, remedy=remedy)
         folder, self._writer = Path(out), writer
         first = None if reference is None else one_model(reference)
@@ -130,10 +131,10 @@ class Tracker(NotebookResult):
         The recall gain is in points, what is retained in per cent, all else in nats per token;
         `recall/retained` and `recall/ar_gap` need a reference. All columns and intervals are in
         `table`. A step that was logged before is replaced. With torch.distributed every process
-        must call it: the first one measures, the others get {}. `model`, a torch.nn.Module that maps
-        ids to logits or a transformers model, reads the text first, whole on this process; it is
-        left as it was, in the mode and on the device where it was, and no random number generator
-        of torch is moved.
+        must call it: the first one measures, the others get {}. `model`, a torch.nn.Module that
+        maps ids to logits or a transformers model, reads the text first, whole on this process; it
+        is left as it was, in the mode and on the device where it was, and no random number
+        generator of torch is moved.
         """
         metrics = self._measure(step, model)
         if metrics:

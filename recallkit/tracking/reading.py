@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 class Batch(NamedTuple):
-    """Sequences to be read by a model: `ids` int64 (b, t), a shorter one filled up with 0 behind its
-    end; `first` is the number of the first of them."""
+    """Sequences to be read by a model: `ids` int64 (b, t), a shorter one filled up with 0 behind
+    its end; `first` is the number of the first of them."""
 
     first: int
     ids: np.ndarray
@@ -69,8 +69,8 @@ class Reading:
             yield Batch(first, np.hstack([lead, rows]))
 
     def add(self, batch: Batch, nlls: Any) -> None:
-        """Takes the NLLs (b, t - 1) of a batch, a tensor or an array: those of its ids but the first
-        of each sequence. Raises UsageError for another shape."""
+        """Takes the NLLs (b, t - 1) of a batch, a tensor or an array: those of its ids but the
+        first of each sequence. Raises UsageError for another shape."""
         values = _array(nlls)
         rows, length = batch.ids.shape
         if values.shape != (rows, length - 1):

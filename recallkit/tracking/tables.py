@@ -37,8 +37,8 @@ class TrackTables(NotebookResult):
     `ar_nll` of AR hits, `first_nll` of the first occurrences of their bigrams in their sequences,
     `other_nll` of all other tokens; `gain`, the recall gain on AR hits, the mean of p(token) less p
     at that first occurrence, a fraction; and, where there is a reference, `retained`, the gain over
-    the reference's, null where that is not shown to exceed 0.1 points, and `ar_gap`, the AR hits' NLL less
-    the reference's. `causal`, only if asked for: causal recall on AR hits, a fraction, the points
+    the reference's, null where that is not shown to exceed 0.1 points, and `ar_gap`, the AR hits'
+    NLL less the reference's. `causal`, only if asked for: causal recall on AR hits, a fraction, the points
     of `InterveneTables`.
 
     verdict, one row. `appears`: the interval of the last checkpoint's gain is above LEAST_GAIN;
