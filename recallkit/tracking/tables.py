@@ -38,8 +38,8 @@ class TrackTables(NotebookResult):
     `other_nll` of all other tokens; `gain`, the recall gain on AR hits, the mean of p(token) less p
     at that first occurrence, a fraction; and, where there is a reference, `retained`, the gain over
     the reference's, null where that is not shown to exceed 0.1 points, and `ar_gap`, the AR hits'
-    NLL less the reference's. `causal`, only if asked for: causal recall on AR hits, a fraction, the points
-    of `InterveneTables`.
+    NLL less the reference's. `causal`, on request: causal recall on AR hits, a fraction, the
+    points of `InterveneTables`.
 
     verdict, one row. `appears`: the interval of the last checkpoint's gain is above LEAST_GAIN;
     `step` is the first one from which on the gain is above it, and its interval the same of the
