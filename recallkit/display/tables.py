@@ -117,8 +117,6 @@ class Table:
             [column.label for column in optional],
         )
 
-    of = from_rows  # for models/describe.py, which others are changing
-
     def markdown(self) -> str:
         """A pipe table with the title above it and the caption below."""
         lines = [list(map(markdown, row)) for row in (self.headers, *self.rows)]

@@ -222,13 +222,13 @@ def print_costs(
     """What mixers of this width and the zoo's models cost."""
     counted = "a multiplication and an addition count as two"
     embeddings = cells.abbreviate(zoo_models[0]["embeddings"])
-    of_mixers = Table.of(
+    of_mixers = Table.from_rows(
         f"Mixers of width {width:,}, sequences of {length:,} tokens",
         f"mixer {_COSTS}",
         mixers,
         f"State: elements kept per sequence. FLOP: of the forward pass; {counted}.",
     )
-    of_models = Table.of(
+    of_models = Table.from_rows(
         f"Models of the zoo, sequences of {zoo.CONTEXT} tokens",
         f"model {_COSTS} trained_tokens",
         zoo_models,
@@ -259,7 +259,7 @@ def print_inputs(rows: Sequence[Mapping[str, Any]]) -> None:
     notes += [_size(row) for row in rows if row["weights"]]
     ours = [row for row in rows if row["layers"]]
     notes += [f"{row['model']}: our {written_layers(row['layers'])}" for row in ours]
-    table = Table.of(
+    table = Table.from_rows(
         "What each model reads",
         columns,
         rows,
@@ -323,7 +323,7 @@ def print_presets(rows: Sequence[Mapping[str, Any]], *, full: bool) -> None:
     farthest = f"{worst['preset']} misses it by most, {100 * worst['miss']:+z.1f} %"
     said = f"{near} of {len(rows)} architectures have {within}; {farthest}."
     notes = [f"{row['preset']}: {row['note']}" for row in rows if row["note"]]
-    console.print_answer(said, [Table.of(title, _PRESETS, rows, caption)], notes, full=full)
+    console.print_answer(said, [Table.from_rows(title, _PRESETS, rows, caption)], notes, full=full)
 
 
 _NEAR = 0.02
