@@ -34,6 +34,7 @@ _REMEDIES = {
     errno.EIO: "check the disk, and run the same command again",
     errno.ENODEV: "this file system maps no files into memory: use a local disk",
 }
+_MAY_NOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def run(arguments: list[str] | None = None) -> None:
@@ -148,8 +149,10 @@ def _explain(error: BaseException) -> None:
         sys.exit(EXIT_FAILED)  # what reads it wants no more
     first_line = next(iter(str(error).splitlines()), None)
     if isinstance(error, OSError) and error.errno != errno.ENOMEM and (error.errno is not None or not lacks_resources(error)):
-        what = _REMEDIES.get(error.errno or 0)
-        _stop(UserError(error.strerror or str(error), where=error.filename or "writing", remedy=what))
+        remedy = _REMEDIES.get(error.errno or 0)
+        if error.errno in _MAY_NOT_WRITE and error.filename and not os.path.lexists(error.filename):
+            remedy = "write elsewhere: to a place that -o names, or beside a copy of the slices, named with --slices"
+        _stop(UserError(error.strerror or str(error), where=error.filename or "writing", remedy=remedy))
     if lacks_resources(error):
         remedy = "free some, or give fewer --workers, a smaller --batch-tokens, shorter --seq-len; the same command resumes from here"
         _stop(UserError("not enough memory, threads or open files", where=first_line, remedy=remedy))

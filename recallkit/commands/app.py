@@ -25,35 +25,20 @@ EXIT_DEFECT = 70
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
-SYNONYMS = {
-    "compare": "gap",
-    "diff": "gap",
-    "label": "slice",
-    "perplexity": "score",
-    "causal": "intervene",
-    "evaluate": "eval-recall",
-    "plot": "report",
-    "html": "report",
-    "check": "verify",
-}
-"""Other names that people try for commands."""
-
-
 HELP_ALL = "--help-all"
 
 WIDEST_NAME = 22
 """Characters of an option with its placeholder that still has its help beside it, in the help of a command."""
 
 
-def _write_sections(formatter: Any, rows: Iterable[tuple[str, tuple[str, str]]]) -> None:
-    """Names and what they are, each under the heading of its group."""
-    sections: dict[str, list[tuple[str, str]]] = {}
-    for heading, row in rows:
-        sections.setdefault(heading, []).append(row)
-    width = max(len(name) for shown in sections.values() for name, _ in shown if len(name) <= WIDEST_NAME)
-    for heading, shown in sections.items():
-        with formatter.section(heading):
-            formatter.write_dl([(name.ljust(width), what) for name, what in shown], col_max=width)
+def _write_sections(formatter: Any, sections: dict[str, list[tuple[str, str]]]) -> None:
+    """Names and what they are, under the heading of their group; help begins in the same column everywhere."""
+    names = [name for rows in sections.values() for name, _ in rows]
+    width = max(len(name) for name in names if len(name) <= WIDEST_NAME)
+    for heading, rows in sections.items():
+        if rows:
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), text) for name, text in rows], col_max=width)
 
 
 _FOLDERS = re.compile(r"(^|[=,])(?:~|\.{1,2})?/(?:[^=,/]*/)*(?=[^/])")
@@ -67,27 +52,29 @@ class _Reading:
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         this: Any = self
-        parameters = {option.name: option for option in self.declared.parameters} if self.declared else {}
-        for word in this.get_params(ctx):
-            word.process_value = partial(_read, word, parameters.get(word.name), word.process_value)
+        parameters = {}
         if self.declared is not None:
             events.COMMAND.set(command_line(self.declared.name, args))
+            parameters = {parameter.name: parameter for parameter in self.declared.parameters}
+        for word in this.get_params(ctx):
+            word.process_value = partial(_read, word, parameters.get(word.name), word.process_value)
         words: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]  # of typer's class beside this one
         return words
 
 
 def command_line(name: str, words: Iterable[str]) -> str:
     """A command as results record it: as it was typed, without folders and what may be secret."""
-    shown = (redacted(_FOLDERS.sub(r"\1", word)) for word in words)
-    return " ".join(["recallkit", name, *map(shlex.quote, shown)])
+    public = (redacted(_FOLDERS.sub(r"\1", word)) for word in words)
+    return " ".join(["recallkit", name, *map(shlex.quote, public)])
 
 
 def _read(word: Any, parameter: Parameter | None, process: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
     """A value of a command; what belongs to the program itself, such as --version, and what is missing is left to typer."""
-    if word.value_is_missing(value):
-        return process(context, value) if word.required else None
-    if parameter is None:
+    is_missing = word.value_is_missing(value)
+    if parameter is None or (is_missing and word.required):
         return process(context, value)
+    if is_missing:
+        return None
     return [parameter.read(text) for text in value] if parameter.is_repeated else parameter.read(value)
 
 
@@ -98,26 +85,26 @@ class _Command(_Reading, TyperCommand):
     declared: Command
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        is_short = self.declared.name in USUAL and HELP_ALL not in ctx.meta
-        usual = f"{USUAL[self.declared.name]} {ALWAYS}".split() if is_short else []
-        rows, more = [], 0
-        for each in self.declared.parameters:
-            name = each.metavar if each.option.is_argument else f"{', '.join(each.flags)} {each.metavar}".rstrip()
-            if each.option.is_argument:
-                rows.append(("Arguments", (name, each.help())))
-            elif is_short and each.flags[-1] not in usual:
+        name = self.declared.name
+        is_short = name in USUAL and HELP_ALL not in ctx.meta
+        usual = f"{USUAL[name]} {ALWAYS}".split() if is_short else []
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        more = 0
+        for parameter in self.declared.parameters:
+            if parameter.option.is_argument:
+                sections["Arguments"].append((parameter.metavar, parameter.help()))
+            elif is_short and parameter.flags[-1] not in usual:
                 more += 1
             else:
-                panel = None if is_short else each.option.panel
-                rows.append((panel or "Options", (name, each.help())))
-        rows.append(("Options", ("-h, --help", "Show this message and exit.")))
-        first = ("Arguments", "Options")
-        _write_sections(formatter, sorted(rows, key=lambda row: first.index(row[0]) if row[0] in first else len(first)))
+                panel = None if is_short else parameter.option.panel
+                flags = f"{', '.join(parameter.flags)} {parameter.metavar}".rstrip()
+                sections.setdefault(panel or "Options", []).append((flags, parameter.help()))
+        sections["Options"].append(("-h, --help", "Show this message and exit."))
+        _write_sections(formatter, sections)
         with formatter.section("Examples"):
             formatter.write("".join(f"  {example}\n" for example in self.declared.examples))
         if more:
-            command = f"recallkit {self.declared.name} {HELP_ALL}"
-            formatter.write(f"\n`{command}` shows {counted(more, 'more option')}.\n")
+            formatter.write(f"\n`recallkit {name} {HELP_ALL}` shows {counted(more, 'more option')}.\n")
 
 
 def declared(name: str) -> Command:
@@ -138,15 +125,17 @@ class _Group(_Reading, TyperGroup):
         return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if meant := SYNONYMS.get(args[0]):
-            ctx.fail(f"No such command '{args[0]}'. Did you mean '{meant}'?")
         if args[0] not in COMMANDS:  # what is similar to it is sought among those that are there
             for name in COMMANDS:
                 self.get_command(ctx, name)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        _write_sections(formatter, ((PANELS.get(name, "Other commands"), (name, self.get_command(ctx, name).help)) for name in COMMANDS))
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name in COMMANDS:
+            rows = sections.setdefault(PANELS.get(name, "Other commands"), [])
+            rows.append((name, self.get_command(ctx, name).help))
+        _write_sections(formatter, sections)
 
 
 _SETTINGS = {"help_option_names": ["--help", "-h"]}
@@ -198,47 +187,40 @@ def _root(
     pass
 
 
-def _typer_parameter(parameter: Parameter) -> inspect.Parameter:
+def _typer_parameter(parameter: Parameter) -> Any:
     """A parameter for typer: words, which the declaration reads."""
-    is_flag = parameter.kind is bool
-    kind: Any = bool if is_flag else list[str] if parameter.is_repeated else str
-    said: dict[str, Any] = {"help": parameter.help(), "show_default": False, "metavar": parameter.metavar}
-    said |= {"autocompletion": lambda: list(parameter.choices)} if parameter.choices else {}
-    info = typer.Argument(**said) if parameter.option.is_argument else typer.Option(*parameter.flags, **said)
-    return inspect.Parameter(parameter.name, inspect.Parameter.KEYWORD_ONLY, default=parameter.default, annotation=Annotated[kind, info])
+    settings: dict[str, Any] = {"help": parameter.help(), "show_default": False, "metavar": parameter.metavar}
+    if parameter.choices:
+        settings["autocompletion"] = lambda: list(parameter.choices)
+    return typer.Argument(**settings) if parameter.option.is_argument else typer.Option(*parameter.flags, **settings)
 
 
 def _as_typer(command: Command) -> Any:
     """A declared command for typer, which calls a function whose signature is made from the command's options."""
+    parameters = {parameter.name: parameter for parameter in command.parameters}
 
-    def run(help_all: bool, **given: Any) -> int:
+    def run(help_all: bool, **words: Any) -> int:
         try:
-            return command.run(**{name: None if value == [] and name in repeated else value for name, value in given.items()})
+            # typer gives [] for an option that may be repeated, and is not there
+            values = {name: None if parameters[name].is_repeated and value == [] else value for name, value in words.items()}
+            return command.run(**values)
         finally:
             events.COMMAND.set(None)
 
-    repeated = {parameter.name for parameter in command.parameters if parameter.is_repeated}
-    help_all = typer.Option(
-        HELP_ALL,
-        metavar="",
-        callback=_help_all,
-        is_eager=True,
-        help="Show all options and exit.",
-    )
-    parameters = [
-        *(_typer_parameter(parameter) for parameter in command.parameters),
-        inspect.Parameter(
-            "help_all",
-            inspect.Parameter.KEYWORD_ONLY,
-            default=False,
-            annotation=Annotated[bool, help_all],
-        ),
-    ]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    def argument(name: str, kind: Any, default: Any, declaration: Any) -> inspect.Parameter:
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declaration])
+
+    arguments = []
+    for name, parameter in parameters.items():
+        kind: Any = bool if parameter.kind is bool else list[str] if parameter.is_repeated else str
+        arguments.append(argument(name, kind, parameter.default, _typer_parameter(parameter)))
+    help_all = typer.Option(HELP_ALL, metavar="", callback=_help_all, is_eager=True, help="Show all options and exit.")
+    arguments.append(argument("help_all", bool, False, help_all))
+    run.__signature__ = inspect.Signature(arguments)  # type: ignore[attr-defined]
+    run.__annotations__ = {entry.name: entry.annotation for entry in arguments}
     summary = (inspect.getdoc(command.function) or "").partition("\n\n")[0]
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
     alone.command(command.name, cls=_Command, help=summary, context_settings=_SETTINGS)(run)
-    made: Any = typer.main.get_command(alone)
-    made.declared = command
-    return made
+    typed: Any = typer.main.get_command(alone)
+    typed.declared = command
+    return typed

@@ -4,7 +4,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from recallkit import config
-from recallkit.commands.adapter import Outcome, command
+from recallkit.commands.adapter import ANSWER, Outcome, command
 from recallkit.declarations import File, argument, option, path
 from recallkit.errors import UsageError
 from recallkit.options import (
@@ -48,8 +48,7 @@ class InterveneLine(ShareOptions, Intervene):
         "recallkit intervene zoo:attention zoo:mamba --samples 200",
         "recallkit intervene path/to/attention path/to/mamba --slices slices --figures figures",
     ),
-    draws=True,
-    answers=True,
+    prints=ANSWER,
 )
 def intervene(asked: InterveneLine) -> Outcome["InterveneTables"]:
     """Measure causal recall: how much less probable tokens become when earlier occurrences of their bigrams are broken up; resumes.
@@ -113,8 +112,7 @@ class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
         "recallkit ablate zoo:hybrid --mixers attention --heads",
         "recallkit ablate zoo:attention --budget 2",
     ),
-    draws=True,
-    answers=True,
+    prints=ANSWER,
 )
 def ablate(asked: Ablate) -> Outcome["AblationTables"]:
     """Replace the outputs of a model's token mixers, one by one and by kind, and measure the recall retained and the loss.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit.commands.adapter import Outcome, command
+from recallkit.commands.adapter import ANSWER, Outcome, command
 from recallkit.commands.slices import ComparedTextOptions, rest_of_text, slices_of
 from recallkit.declarations import File, argument, names, numbers, option, path
 from recallkit.errors import UsageError, UserError
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from recallkit.tracking.tables import TrackTables
 
 
-@command("demo", ForceOptions, examples=("recallkit demo",), draws=True, answers=True)
+@command("demo", ForceOptions, examples=("recallkit demo",), prints=ANSWER)
 def demo(asked: ForceOptions) -> Outcome["GapTables"]:
     """Run the whole pipeline on the built-in text: slice it, score the zoo, measure gaps and recall, and write a page."""
     from recallkit import attribution, builtin, intervening, scoring
@@ -164,8 +164,7 @@ class GapLine(Gap):
         "recallkit gap attn=path/to/attention mamba=path/to/mamba,dtype=bfloat16 --slices slices --export csv,tex",
         "recallkit gap path/to/attention path/to/mamba --slices slices --slice 'far=distance > 512'",
     ),
-    draws=True,
-    answers=True,
+    prints=ANSWER,
 )
 def gap(asked: GapLine) -> Outcome["GapTables"]:
     """Measure how much of REFERENCE's recall each MODEL retains, how far it is behind on AR hits, and where the gap lies.
@@ -261,7 +260,7 @@ class Published(LogOptions):
     out: File | None = out_option("The directory that --export writes to.")
 
 
-@command("published", Published, examples=("recallkit published zoology:4",), exports=True)
+@command("published", Published, examples=("recallkit published zoology:4",), prints=("export",))
 def published(asked: Published) -> Outcome["PublishedGap"]:
     """Measure how much of the gap between published perplexities lies in AR hits, from a paper's table or your own.
 
@@ -313,8 +312,7 @@ class Track(ScoringOptions, WritingOptions):
         "recallkit track path/to/attention run/checkpoint-* --slices slices",
         "recallkit track path/to/attention 'run/checkpoint-*' --slices slices --causal",
     ),
-    draws=True,
-    answers=True,
+    prints=ANSWER,
 )
 def track(asked: Track) -> Outcome["TrackTables"]:
     """Follow the recall gain on AR hits over the checkpoints of a training run, with the NLL of AR hits, other tokens and named slices.

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recallkit import config
-from recallkit.commands.adapter import Outcome, checked, command, no_figures
+from recallkit.commands.adapter import ANSWER, Outcome, checked, command, no_figures
 from recallkit.declarations import File, argument, names, numbers, option, path, text
 from recallkit.errors import UsageError
 from recallkit.options import (
@@ -70,8 +70,7 @@ class EvalRecallLine(EvalRecall):
         "recallkit eval-recall path/to/attention path/to/mamba --tasks swde,fda --limit 100 -o evals",
         "recallkit eval-recall path/to/model --data rows.jsonl --prompt twice",
     ),
-    draws=True,
-    answers=True,
+    prints=ANSWER,
 )
 def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
     """Evaluate recall of facts in real documents (SWDE, FDA, SQuAD, NQ, TriviaQA, DROP, package METADATA) or of needles; resumes.
@@ -200,8 +199,7 @@ class Mqar(MqarOptions, LogOptions):
         "recallkit mqar path/to/model --seq-len 512 --pairs 16,64 -o mqar",
         "recallkit mqar path/to/model --task overwriting,updates=16 --pairs 16,64",
     ),
-    draws=True,
-    answers=True,
+    prints=ANSWER,
 )
 def eval_mqar(asked: Mqar) -> Outcome["MqarTables"]:
     """Evaluate recall in synthetic tasks, in a model's own vocabulary and without training; resumes.

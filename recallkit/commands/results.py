@@ -48,7 +48,7 @@ class ReportLine(WriteReport):
         "recallkit report slices --open",
         "recallkit report slices --with evals --figures figures --model mamba --model based",
     ),
-    chooses=True,
+    prints=("figures", "width", "drawn"),
 )
 def write_report(asked: ReportLine) -> Outcome[Path]:
     """Write one HTML page with the answer, tables, figures, and the text token by token. It needs no network and contains corpus text.

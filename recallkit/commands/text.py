@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import config
-from recallkit.commands.adapter import Outcome, command
+from recallkit.commands.adapter import ANSWER, Outcome, command
 from recallkit.declarations import File, amount, option, path
 from recallkit.errors import UsageError
 from recallkit.options import (
@@ -191,8 +191,7 @@ class Slice(LabelledTextOptions, WritingOptions):
         "recallkit slice valid.jsonl.zst --counts counts.duckdb --max-count 1250 -o slices",
         "recallkit slice 'valid/*.parquet' --for path/to/attention --for path/to/mamba --counts counts.duckdb --sample 1M -o slices",
     ),
-    draws=True,
-    answers=True,
+    prints=ANSWER,
 )
 def slice_(asked: Slice) -> Outcome["Summary"]:
     """Label every predicted token: is its bigram repeated in the context, how far back, and is it rare in training (then an AR hit)?
@@ -290,8 +289,7 @@ class Profile(ProfileOptions, LabelledTextOptions, WritingOptions):
         "recallkit profile valid.jsonl.zst --counts counts.duckdb --figures figures",
         "recallkit profile 'books/*.txt' --boundary document --seq-len 4096 -o books",
     ),
-    draws=True,
-    answers=True,
+    prints=ANSWER,
 )
 def profile(asked: Profile) -> Outcome["ProfileTables"]:
     """Profile a text by source, in bounded memory: repeated bigrams per sequence, their distances and positions, AR hits; resumes.

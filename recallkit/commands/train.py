@@ -4,7 +4,7 @@ import os
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import TYPE_CHECKING, Literal, Union
 
-from recallkit.commands.adapter import Outcome, command
+from recallkit.commands.adapter import ANSWER, Outcome, command
 from recallkit.declarations import File, Options, argument, option, parameters_of, path
 from recallkit.errors import UsageError
 from recallkit.options import (
@@ -86,8 +86,7 @@ class Train(TextTrainingOptions, SweepOptions, WritingOptions, TextOptions, _Mod
         "recallkit train --task mqar --figures figures",
         "recallkit train --task overwriting --mixers attention,delta_net --widths 32,64 --seq-len 96 --test-pairs 4,16,32 -o overwriting",
     ),
-    draws=True,
-    answers=True,
+    prints=ANSWER,
 )
 def train(asked: Train) -> Outcome[Union["TrainingTables", "TradeoffTables"]]:
     """Train a model on text, or sweep small models over a synthetic task to weigh accuracy against bytes of state; resumes.
