@@ -59,18 +59,18 @@ def page() -> Path:
 
 def counts(*, force: bool = False) -> Path:
     """The counts table of the zoo's training tokens, made if it is missing, or with `force`."""
-    made = folder() / "zoo-counts.duckdb"
-    if force or not made.exists():
-        counting.import_counts(zoo.TRAINING_BIGRAMS, made, tokenizer=BUILTIN, num_tokens=None, boundary="pack", force=force)
-    return made
+    file = folder() / "zoo-counts.duckdb"
+    if force or not file.exists():
+        counting.import_counts(zoo.TRAINING_BIGRAMS, file, tokenizer=BUILTIN, num_tokens=None, boundary="pack", force=force)
+    return file
 
 
 def slices(*, force: bool = False) -> Path:
     """The slice directory of the validation text, made if it is missing, or with `force`."""
-    made = folder() / "slices"
-    if force or not (made / "tokens.parquet").exists():
-        slicing.slice_text(VALIDATION_TEXT, made, counts=counts(force=force), seq_len=config.BUILTIN_SEQ_LEN, force=force)
-    return made
+    directory = folder() / "slices"
+    if force or not (directory / "tokens.parquet").exists():
+        slicing.slice_text(VALIDATION_TEXT, directory, counts=counts(force=force), seq_len=config.BUILTIN_SEQ_LEN, force=force)
+    return directory
 
 
 def named_slices(directory: File | None, models: Sequence[ModelSpec] = ()) -> Path:
@@ -81,14 +81,16 @@ def named_slices(directory: File | None, models: Sequence[ModelSpec] = ()) -> Pa
     return path(directory) or slices()
 
 
-def comparison() -> Path:
-    """The folder of the comparison of the zoo's models on the built-in slices, which `demo` made.
-
-    Raises UsageError where it has not: nothing is scored for it.
-    """
+def comparison_path() -> Path:
+    """The folder of the comparison of the zoo's models on the built-in slices, whether it is there or not."""
     from recallkit import attribution
 
-    results = attribution.gap_path(folder() / "slices", MODELS[0], MODELS[1:])
+    return attribution.gap_path(folder() / "slices", MODELS[0], MODELS[1:])
+
+
+def comparison() -> Path:
+    """The same folder, which `demo` wrote. Raises UsageError where it has not: nothing is scored for it."""
+    results = comparison_path()
     if not (results / "gap.parquet").is_file():
         remedy = "name a folder that `gap` wrote, such as slices, or run `recallkit demo` first"
         raise UsageError("no results are named", where="DIR", remedy=remedy)
@@ -109,33 +111,34 @@ class Slicing:
     seq_len: int
 
 
-def resolve_slice_defaults(asked: LabelledTextOptions, out: Path | None = None, *, is_builtin: bool, name: str = "slices") -> Slicing:
+def resolve_slice_defaults(options: LabelledTextOptions, out: Path | None = None, *, is_builtin: bool, name: str = "slices") -> Slicing:
     """What `slice` (and `profile`, by its `name`) reads and writes; a text without sources is the built-in one.
 
     With its own tokenizer, the built-in text is read as the models of the zoo read it: in sequences of their length, with the
-    counts of their training text. If nothing at all was given (`is_builtin`), the result is in the cache folder.
+    counts of their training text. Without any option (`is_builtin`), the result is in the cache folder.
     """
-    is_ours = not asked.source_names and asked.tokenizer is None
+    is_ours = not options.source_names and options.tokenizer is None
+    usual_length = config.BUILTIN_SEQ_LEN if is_ours else config.SEQ_LEN
     return Slicing(
-        text=or_builtin(asked, VALIDATION_TEXT),
+        text=or_builtin(options, VALIDATION_TEXT),
         out=results_folder(name, out, is_builtin=is_builtin),
-        counts=counts() if asked.counts is None and is_ours else index_named(asked.counts) or path(asked.counts),
-        rare=slicing.RareCount(asked.max_count, asked.max_rate),
-        seq_len=asked.seq_len if asked.seq_len is not None else config.BUILTIN_SEQ_LEN if is_ours else config.SEQ_LEN,
+        counts=counts() if options.counts is None and is_ours else index_named(options.counts) or path(options.counts),
+        rare=slicing.RareCount(options.max_count, options.max_rate),
+        seq_len=usual_length if options.seq_len is None else options.seq_len,
     )
 
 
-def or_builtin(asked: TextOptions, builtin: TextOptions) -> TextOptions:
-    """The text that is asked for, or a built-in one where no source is named."""
-    return asked if asked.source_names else replace(asked, sources=builtin.sources)
+def or_builtin(options: TextOptions, builtin: TextOptions) -> TextOptions:
+    """The same text, or a built-in one where no source is named."""
+    return options if options.source_names else replace(options, sources=builtin.sources)
 
 
-def named_models(given: AnyModels | None, default: Sequence[str] = MODELS) -> tuple[ModelSpec, ...]:
+def named_models(models: AnyModels | None, default: Sequence[str] = MODELS) -> tuple[ModelSpec, ...]:
     """The models that are named, else those of `default`. Raises UsageError if there are none, and for what is not a model."""
-    found = list_models(list(default) if given is None else given)
-    if not found:
+    specs = list_models(list(default) if models is None else models)
+    if not specs:
         raise UsageError("no model is named", where="MODEL", remedy="name one, or leave it out for the built-in ones")
-    return found
+    return specs
 
 
 def results_folder(name: str, out: Path | None, *, is_builtin: bool) -> Path:

@@ -30,8 +30,9 @@ class Option:
     """An option of the command line, or with `is_argument` a word given by its position; and an argument of the Python function.
 
     `flags` default to `--name` of the field; `default` is the help's name for the default of a field that is None.
-    `least` and `most` bound a number. `parse` converts what is given, a word or a value, and raises ValueError with the remedy;
-    it leaves alone what it has converted. Several values are given by repeating the option, or `joined` with commas.
+    `least` and `most` bound a number. `parse` converts a word or a value, and raises ValueError with the remedy;
+    it leaves alone what it has converted. Several values are written by repeating the option, or `joined` with commas.
+    An option goes only with the field that it `needs`, and with none of those that it `excludes`.
     """
 
     help: str
@@ -42,6 +43,8 @@ class Option:
     most: float | None = None
     parse: Callable[[Any], Any] | None = None
     joined: bool = False
+    needs: str | None = None
+    excludes: tuple[str, ...] = ()
     panel: str | None = None
     is_argument: bool = False
 
@@ -63,12 +66,12 @@ class Parameter:
         self.name = declared.name
         self.option: Option = declared.metadata[Option]
         self.default = inspect.Parameter.empty if declared.default is MISSING else declared.default
-        given: Any = declared.type
-        kinds = [kind for kind in (get_args(given) if get_origin(given) in (Union, UnionType) else (given,)) if kind is not NoneType]
-        single = [kind for kind in kinds if get_origin(kind) is not Sequence]
-        self.kind = single[0] if len(single) == 1 and isinstance(single[0], type) and single[0] is not Any else str
-        self.choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
-        self.is_many = single != kinds
+        annotation: Any = declared.type
+        types = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+        values = [kind for kind in types if kind is not NoneType and get_origin(kind) is not Sequence]
+        self.kind = next((kind for kind in (bool, int, float) if values == [kind]), str)
+        self.choices = next((get_args(kind) for kind in values if get_origin(kind) is Literal), ())
+        self.is_many = any(get_origin(kind) is Sequence for kind in types)
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -77,8 +80,13 @@ class Parameter:
 
     @property
     def is_repeated(self) -> bool:
-        """Whether several values are given as several words."""
+        """Whether several values are several words."""
         return self.is_many and not self.option.joined
+
+    @property
+    def typed(self) -> str:
+        """What an error about a word calls it."""
+        return self.metavar if self.option.is_argument else self.flags[-1]
 
     @property
     def metavar(self) -> str:
@@ -95,22 +103,23 @@ class Parameter:
         bounds = f"  [{least} to {most}]" if least is not None and most is not None and most <= MOST_SHOWN else ""
         return self.option.help + bounds + "  [required]" * is_required + (f"  [default: {default}]" if default else "")
 
-    def take(self, given: Any) -> Any:
+    def take(self, value: Any) -> Any:
         """A value, checked: one number as it is, several as a list. Raises UsageError for an invalid one."""
-        if given is None or (self.kind is str and not self.choices and self.option.parse is None):
-            return given
-        is_many = self.is_many and isinstance(given, Iterable) and not isinstance(given, str)
-        taken = [self._checked(each, self.name) for each in (given if is_many else [given])]
-        return taken if self.is_many else taken[0]
+        if value is None or (self.kind is str and not self.choices and self.option.parse is None):
+            return value
+        if not self.is_many:
+            return self._checked(value, self.name)
+        values = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+        return [self._checked(item, self.name) for item in values]
 
     def read(self, word: Any) -> Any:
         """A word of the command line as a value, several if joined with commas. Raises UsageError for an invalid one."""
         if not isinstance(word, str):  # a default, or parsed already
             return word
-        words = [each.strip() for each in word.split(",") if each.strip()] if self.option.joined else [word]
-        name = self.metavar if self.option.is_argument else self.flags[-1]
-        values = [self._checked(self._number(each), name) for each in words]
-        return values if self.option.joined else values[0]
+        if not self.option.joined:
+            return self._checked(self._number(word), self.typed)
+        words = filter(None, map(str.strip, word.split(",")))
+        return [self._checked(self._number(part), self.typed) for part in words]
 
     def _number(self, word: str) -> Any:
         try:
@@ -118,31 +127,32 @@ class Parameter:
         except ValueError:
             return word
 
-    def _checked(self, given: Any, where: str) -> Any:
+    def _checked(self, value: Any, where: str) -> Any:
         """A value. Raises UsageError, which names `where`, for one of another type, out of bounds or not among the choices."""
         option = self.option
         if option.parse is not None:
             try:
-                return option.parse(given)
+                return option.parse(value)
             except (ValueError, OverflowError) as error:
                 raise UsageError(str(error), where=where) from error
-        if self.choices and given not in self.choices:
-            raise UsageError(f"{given!r} is not one of {', '.join(self.choices)}", where=where, remedy="give one of them")
-        if self.kind in (int, float):
-            given = _as_number(given, self.kind, where)
-            most = float("inf") if option.most is None else option.most
-            if option.least is not None and not option.least <= given <= most:
-                remedy = f"give {option.least} or more" if option.most is None else f"give {option.least} to {most}"
-                raise UsageError(f"{given} is out of bounds", where=where, remedy=remedy)
-        return given
+        if self.choices and value not in self.choices:
+            raise UsageError(f"{value!r} is not one of {', '.join(self.choices)}", where=where, remedy="give one of them")
+        if self.kind not in (int, float):
+            return value
+        number = _as_number(value, self.kind, where)
+        most = float("inf") if option.most is None else option.most
+        if option.least is not None and not option.least <= number <= most:
+            remedy = f"give {option.least} or more" if option.most is None else f"give {option.least} to {most}"
+            raise UsageError(f"{number} is out of bounds", where=where, remedy=remedy)
+        return number
 
 
-def _as_number(given: Any, kind: type, where: str) -> int | float:
+def _as_number(value: Any, kind: type, where: str) -> int | float:
     try:
-        return index(given) if kind is int else given + 0.0
+        return index(value) if kind is int else value + 0.0
     except TypeError as error:
-        what, example = ("whole number", "8") if kind is int else ("number", "0.5")
-        raise UsageError(f"{given!r} is no {what}", where=where, remedy=f"give one such as {example}") from error
+        description, example = ("whole number", "8") if kind is int else ("number", "0.5")
+        raise UsageError(f"{value!r} is no {description}", where=where, remedy=f"give one such as {example}") from error
 
 
 @dataclass(frozen=True)
@@ -150,18 +160,30 @@ class Options:
     """Base of all groups of options. Raises UsageError where a value is not what its field declares."""
 
     def __post_init__(self) -> None:
-        """Checks and converts every declared field; a group adds what cannot be combined."""
-        for name, parameter in parameters_of(type(self)).items():
+        """Checks and converts every declared field, and refuses those that do not go together."""
+        parameters = parameters_of(type(self))
+        for name, parameter in parameters.items():
             object.__setattr__(self, name, parameter.take(getattr(self, name)))
+        changed = self.not_usual().keys()
+        typed = {name: parameters[name].typed if name in parameters else name for name in changed}
+        for name, parameter in parameters.items():
+            needed = parameter.option.needs
+            if name in changed and needed is not None and needed not in changed:
+                flag = parameters[needed].typed
+                raise UsageError(f"goes with {flag}", where=typed[name], remedy=f"give {flag} as well")
+            for other in parameter.option.excludes:
+                if {name, other} <= changed:
+                    where = f"{typed[name]} and {typed[other]}"
+                    raise UsageError("cannot be combined", where=where, remedy="give one of them")
 
     def not_usual(self) -> dict[str, Any]:
         """The fields that do not have their default, by name."""
-        found = {each.name: (getattr(self, each.name), each.default) for each in fields(self) if each.init}
-        return {name: value for name, (value, usual) in found.items() if not _is_same(value, usual)}
+        values = {declared.name: (getattr(self, declared.name), declared.default) for declared in fields(self) if declared.init}
+        return {name: value for name, (value, usual) in values.items() if not _is_same(value, usual)}
 
     def is_usual(self, *groups: "type[Options]") -> bool:
         """Whether every option of these groups has its default: nothing was said of what they decide."""
-        return self.not_usual().keys().isdisjoint(each.name for group in groups for each in fields(group))
+        return self.not_usual().keys().isdisjoint(declared.name for group in groups for declared in fields(group))
 
 
 def _is_same(value: Any, usual: Any) -> bool:
@@ -174,53 +196,57 @@ def parameters_of(options: Any) -> dict[str, Parameter]:
 
     A field that a class sets with `field(init=False)` is not an option of it.
     """
-    found = {each.name: each for each in fields(options) if each.init and Option in each.metadata}
-    own = [name for name in inspect.get_annotations(options) if name in found]
-    return {name: Parameter(found[name]) for name in dict.fromkeys((*own, *found))}
+    declared = {field.name: field for field in fields(options) if field.init and Option in field.metadata}
+    own = [name for name in inspect.get_annotations(options) if name in declared]
+    return {name: Parameter(declared[name]) for name in dict.fromkeys((*own, *declared))}
 
 
 # -------------------------------------------------------------------------------------------------------------- values
 
 
 @overload
-def path(given: File) -> Path: ...
+def path(name: File) -> Path: ...
 @overload
-def path(given: None) -> None: ...
+def path(name: None) -> None: ...
 @overload
-def path(given: File | None) -> Path | None: ...
-def path(given: File | None) -> Path | None:
+def path(name: File | None) -> Path | None: ...
+def path(name: File | None) -> Path | None:
     """A file or folder as a Path. Raises UsageError for a URL, which would become the name of a folder."""
-    if isinstance(given, str) and "://" in given:
-        raise UsageError("a URL, but a file or folder of this machine is expected", where=given, remedy="download it, and name that")
-    return None if given is None else Path(fspath(given))
+    if isinstance(name, str) and "://" in name:
+        raise UsageError("a URL, but a file or folder of this machine is expected", where=name, remedy="download it, and name that")
+    return None if name is None else Path(fspath(name))
 
 
-def text(given: File | None) -> str | None:
+def text(name: File | None) -> str | None:
     """A path, or the name of something else, as a string."""
-    return None if given is None else fspath(given)
+    return None if name is None else fspath(name)
 
 
-def names(given: File | Sequence[File] | None) -> list[str]:
+def names(value: File | Sequence[File] | None) -> list[str]:
     """One name or many as a list: a string is one name, not a sequence of letters."""
-    return [] if given is None else [fspath(given)] if isinstance(given, str | PathLike) else [fspath(each) for each in given]
+    if value is None:
+        return []
+    return [fspath(value)] if isinstance(value, str | PathLike) else [fspath(name) for name in value]
 
 
-def numbers(given: int | Sequence[int] | None) -> list[int]:
+def numbers(value: int | Sequence[int] | None) -> list[int]:
     """One number or many as a list."""
-    return [] if given is None else list(given) if isinstance(given, Sequence) else [given]
+    if value is None:
+        return []
+    return list(value) if isinstance(value, Sequence) else [value]
 
 
-def amount(given: int | str | None) -> int | None:
+def amount(value: int | str | None) -> int | None:
     """A number of tokens, such as 10M. Raises ValueError for anything else."""
     try:
-        return None if given is None else config.parse_amount(str(given))
+        return None if value is None else config.parse_amount(str(value))
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{given!r} is not a number of tokens; give a whole number such as 1250, 10M or 1.5B") from error
+        raise ValueError(f"{value!r} is not a number of tokens; give a whole number such as 1250, 10M or 1.5B") from error
 
 
-def length(given: int | str) -> int:
+def length(value: int | str) -> int:
     """A number of ids, such as 256 or 4k, which is 4,096. Raises ValueError for anything else."""
-    digits, binary, rest = str(given).strip().lower().partition("k")
+    digits, binary, rest = str(value).strip().lower().partition("k")
     if not (digits.isascii() and digits.isdigit() and 0 < int(digits) <= config.LONGEST) or rest:
-        raise ValueError(f"{given!r} is not a number of ids; give a whole number such as 256, or 4k for 4,096")
+        raise ValueError(f"{value!r} is not a number of ids; give a whole number such as 256, or 4k for 4,096")
     return int(digits) * (1024 if binary else 1)

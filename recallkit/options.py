@@ -103,7 +103,9 @@ class TextOptions(Options):
     """
 
     sources: File | Sequence[File] | None = argument(
-        "Files, globs, directories, URLs, hub ids or presets (see `recallkit sources`). Default: the built-in text.", metavar="SOURCE"
+        "Files, globs, directories, URLs, hub ids or presets (see `recallkit sources`). Default: the built-in text.",
+        metavar="SOURCE",
+        excludes=("texts",),
     )
     default_split: str = "validation"
     _: KW_ONLY
@@ -123,10 +125,8 @@ class TextOptions(Options):
     texts: Texts = None
 
     def __post_init__(self) -> None:
-        """Raises UsageError also for two texts, and for what names none."""
+        """Raises UsageError also for what names no text."""
         super().__post_init__()
-        if self.sources is not None and self.texts is not None:
-            raise UsageError("sources and texts", where="texts", remedy="give one of them")
         if self.sources is not None and not self.source_names:
             raise UsageError("no source is named", where="SOURCE", remedy="name one, or leave it out for the built-in text")
 
@@ -159,21 +159,19 @@ class LabelOptions(Options):
         metavar="FILE",
     )
     max_count: int | None = option("Highest training count of a rare bigram.", least=0, most=config.MOST, default="by rate, at least 5")
-    max_rate: float | None = option("The same limit, as occurrences per billion training tokens.", least=0, default="the papers' 125")
+    max_rate: float | None = option(
+        "The same limit, as occurrences per billion training tokens.",
+        least=0,
+        most=config.MOST,
+        default="the papers' 125",
+        excludes=("max_count",),
+    )
     seq_len: int | None = option(
         "Predictions in a sequence.",
         least=1,
         most=config.LONGEST,
         default=f"{config.SEQ_LEN}; {config.BUILTIN_SEQ_LEN} without SOURCE and --tokenizer",
     )
-
-    def __post_init__(self) -> None:
-        """Raises UsageError also for two thresholds, and for a rate that is not a number."""
-        super().__post_init__()
-        if self.max_count is not None and self.max_rate is not None:
-            raise UsageError("two thresholds", where="--max-count and --max-rate", remedy="give one of them")
-        if self.max_rate is not None and not 0 <= self.max_rate < config.MOST:
-            raise UsageError(f"{self.max_rate} occurrences per billion tokens", where="--max-rate", remedy="give a number of occurrences")
 
 
 @dataclass(frozen=True)
@@ -203,14 +201,9 @@ class WorkerOptions(Options):
     address: str | None = option(
         "With --engine ray: the cluster, `auto` or ray://HOST:PORT. Default: a new one on this machine.",
         metavar="ADDRESS",
+        needs="engine",
         panel=MANY_DEVICES,
     )
-
-    def __post_init__(self) -> None:
-        """Raises UsageError also for an address without a cluster."""
-        super().__post_init__()
-        if self.address is not None and self.engine != "ray":
-            raise UsageError("an address of no cluster", where="--address", remedy="give --engine ray as well")
 
 
 def _share(given: Any) -> tuple[int, int]:
@@ -231,15 +224,9 @@ class ShareOptions(WorkerOptions, WritingOptions):
         "Do only share K of N, for N jobs at once. A run without this option joins the shares.",
         metavar="K/N",
         parse=_share,
+        excludes=("force", "engine", "log_to"),  # they need all parts
         panel=MANY_DEVICES,
     )
-
-    def __post_init__(self) -> None:
-        """Raises UsageError also for a share together with what needs all parts."""
-        super().__post_init__()
-        if self.share is not None and (self.force or self.engine == "ray" or self.log_to):
-            problem = "goes with none of --force, --engine ray and --log-to"
-            raise UsageError(problem, where="--share", remedy="leave one of them out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -370,6 +357,7 @@ class RecallOptions(PromptOptions):
         least=2,
         most=config.LONGEST,
         default="950, a context of 1,000 less 50 for the answer",
+        needs="cut",
         panel=PROMPTS,
     )
     lengths: int | str | Sequence[int | str] | None = option(
@@ -384,12 +372,6 @@ class RecallOptions(PromptOptions):
         "Prompts of each length, spread evenly over 11 depths.", least=1, most=config.LONGEST, default="110", panel=NEEDLES
     )
     seed: int = option("Seed of keys, values and passages.", 0, least=0, most=config.MOST, panel=NEEDLES)
-
-    def __post_init__(self) -> None:
-        """Raises UsageError also for a length of a cut that is not made."""
-        super().__post_init__()
-        if self.cut_tokens is not None and self.cut != "answer":
-            raise UsageError("is for documents cut around the answer", where="--cut-tokens", remedy="add --cut answer")
 
     @property
     def every_length(self) -> list[int]:
@@ -531,15 +513,8 @@ class FarContextOptions(Options):
         least=1,
         most=config.LONGEST,
         default="N / 4",
+        needs="context_gain",
     )
-
-    def __post_init__(self) -> None:
-        """Raises UsageError also for a stride of no windows."""
-        super().__post_init__()
-        if self.context_stride is not None and not self.context_gain:
-            raise UsageError(
-                "needs --context-gain", where="--context-stride", remedy="give a number of last ids, such as --context-gain 32"
-            )
 
 
 SAMPLES, BUILTIN_SAMPLES = 2000, 300

@@ -1,27 +1,22 @@
 """What there is, `models`, `sources` and `tasks`; and this machine, `doctor`."""
 
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from recallkit import config
 from recallkit.commands.adapter import Outcome, command
-from recallkit.declarations import OUTPUT, Options, argument, option
+from recallkit.declarations import Options, argument, option
 from recallkit.errors import UsageError
 from recallkit.options import MODEL_SYNTAX, AnyModels
-
-if TYPE_CHECKING:
-    pass
-
 
 Rows = list[tuple[str, str]]
 
 
-def _listed(what: str, rows: Rows) -> Outcome[Rows]:
+def _list_of(title: str, rows: Rows) -> Outcome[Rows]:
     from recallkit.display.console import print_list
 
-    return Outcome(
-        value=lambda: rows, show=lambda full: print_list(what, rows), json=lambda: [{"name": n, "description": d} for n, d in rows]
-    )
+    described = [{"name": name, "description": description} for name, description in rows]
+    return Outcome(lambda: rows, lambda full: print_list(title, rows), lambda: described)
 
 
 @dataclass(frozen=True)
@@ -34,15 +29,15 @@ class ListModels(Options):
     width: int = option("With --describe: channels of the mixers, a multiple of 64.", 1024, least=64, most=1 << 16)
     seq_len: int = option("With --describe: tokens of the sequence.", 2048, least=1, most=config.LONGEST)
     presets: bool = option("The papers' architectures: printed and counted parameters, state, operations.", False)
-    full: bool = option("With --describe or --presets: print all tables and notes, not only the first.", False, panel=OUTPUT)
 
 
 @command(
     "models",
     ListModels,
     examples=("recallkit models", "recallkit models --describe path/to/mamba", "recallkit models --describe --width 1024"),
+    prints=("full",),
 )
-def models(asked: ListModels) -> Outcome[Any]:
+def models(options: ListModels) -> Outcome[Any]:
     """List the models that can be scored, one per line; with --describe, the costs of mixers and zoo models.
 
     `--describe MODEL` shows what a model reads: its context, its tokenizer, the token before every text, and the token that ends documents.
@@ -51,23 +46,24 @@ def models(asked: ListModels) -> Outcome[Any]:
     from recallkit.models.loading import describe_models
     from recallkit.models.spec import list_models
 
-    if asked.presets:
-        rows = describe.describe_presets()
-        return Outcome(value=lambda: rows, show=lambda full: describe.print_presets(rows, full=asked.full), json=lambda: rows)
-    if asked.models is None and not asked.describe:
-        return _listed("What can be given as MODEL; NAME=MODEL names it.", describe_models())
-    if asked.width % 64:
-        raise UsageError(f"{asked.width} channels", where="--width", remedy="give a multiple of 64")
-    if asked.models is not None:
-        inputs = describe.describe_inputs(list_models(asked.models))
-        return Outcome(value=lambda: inputs, show=lambda full: describe.print_inputs(inputs), json=lambda: inputs)
-    mixers, zoo_models = describe.describe_mixers(asked.width, asked.seq_len), describe.describe_zoo()
-    described = {"width": asked.width, "seq_len": asked.seq_len, "mixers": mixers, "models": zoo_models}
-    return Outcome(
-        value=lambda: described,
-        show=lambda full: describe.print_costs(mixers, zoo_models, asked.width, asked.seq_len, full=asked.full),
-        json=lambda: described,
-    )
+    if options.presets:
+        presets = describe.describe_presets()
+        return Outcome(lambda: presets, lambda full: describe.print_presets(presets, full=full), lambda: presets)
+    if options.models is not None:
+        inputs = describe.describe_inputs(list_models(options.models))
+        return Outcome(lambda: inputs, lambda full: describe.print_inputs(inputs), lambda: inputs)
+    if not options.describe:
+        return _list_of("What can be given as MODEL; NAME=MODEL names it.", describe_models())
+    width, seq_len = options.width, options.seq_len
+    if width % 64:
+        raise UsageError(f"{width} channels", where="--width", remedy="give a multiple of 64")
+    mixers, zoo_models = describe.describe_mixers(width, seq_len), describe.describe_zoo()
+    described = {"width": width, "seq_len": seq_len, "mixers": mixers, "models": zoo_models}
+
+    def show(full: bool) -> None:
+        describe.print_costs(mixers, zoo_models, width, seq_len, full=full)
+
+    return Outcome(lambda: described, show, lambda: described)
 
 
 @command("sources", Options, examples=("recallkit sources",))
@@ -75,7 +71,7 @@ def sources(_: Options) -> Outcome[Rows]:
     """List the kinds of text that can be read, one per line."""
     from recallkit.text.sources import describe_sources
 
-    return _listed("What can be given as SOURCE to `count`, `slice` and `profile`.", describe_sources())
+    return _list_of("What can be given as SOURCE to `count`, `slice` and `profile`.", describe_sources())
 
 
 @command("tasks", Options, examples=("recallkit tasks",))
@@ -87,7 +83,7 @@ def tasks(_: Options) -> Outcome[Rows]:
 
     synthetic = [(name, f"synthetic: {description.rstrip('.')}") for name, description in describe_synthetic()]
     rows = [*describe_tasks(), *synthetic, *plugins.describe("synthetic task")]
-    return _listed("What `eval-recall --tasks` takes; synthetic ones: `mqar --task`, `train --task`.", rows)
+    return _list_of("What `eval-recall --tasks` takes; synthetic ones: `mqar --task`, `train --task`.", rows)
 
 
 @command("doctor", Options, examples=("recallkit doctor", "recallkit doctor --json"))
@@ -95,4 +91,4 @@ def doctor(_: Options) -> Outcome[Rows]:
     """Print what a bug report needs: versions, devices, memory, folders and caches, settings; without secrets."""
     from recallkit.doctor.facts import describe_installation
 
-    return _listed("What a bug report needs.", describe_installation())
+    return _list_of("What a bug report needs.", describe_installation())

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from recallkit.display.charts import Figure
     from recallkit.display.tables import Table
     from recallkit.display.views import ResultView
-    from recallkit.trackers.destinations import Destination, Tracker
+    from recallkit.trackers.destinations import Destination
+    from recallkit.trackers.packages import Tracker
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -101,7 +102,11 @@ class Printing(Options):
     )
     width: float = option("How wide the figures are.", "column", metavar="column|text|INCHES", parse=_inches, panel=OUTPUT)
     drawn: str | Sequence[str] | None = option(
-        "With --figures: draw only this model and the reference. May be repeated.", flags=("--model",), metavar="NAME", panel=OUTPUT
+        "With --figures: draw only this model and the reference. May be repeated.",
+        flags=("--model",),
+        metavar="NAME",
+        needs="figures",
+        panel=OUTPUT,
     )
     export: str | None = option(
         "Also write the tables, as csv, json, md, tex or model cards (card), joined with commas.",
@@ -152,8 +157,6 @@ class Command:
             from recallkit.display.figure_files import check_figures_folder
 
             check_figures_folder(folder)
-        elif printing.drawn is not None:
-            raise UsageError("chooses what is drawn", where="--model", remedy="add --figures DIR")
         trackers = _open_trackers(options)
         outcome = self.function(_with_counts_here(options))
         if not printing.as_json:  # before anything that can fail

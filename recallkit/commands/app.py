@@ -114,7 +114,7 @@ def declared(name: str) -> Command:
 
 
 class _Group(_Reading, TyperGroup):
-    """All commands; one is imported when it is asked for, all of them only for their help."""
+    """All commands; one is imported when it is used, all of them only for their help."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)

@@ -50,7 +50,7 @@ class InterveneLine(ShareOptions, Intervene):
     ),
     prints=ANSWER,
 )
-def intervene(asked: InterveneLine) -> Outcome["InterveneTables"]:
+def intervene(options: InterveneLine) -> Outcome["InterveneTables"]:
     """Measure causal recall: how much less probable tokens become when earlier occurrences of their bigrams are broken up; resumes.
 
     The first model is the reference. For every other model the answer says how much of the reference's causal recall it retains, and
@@ -61,14 +61,14 @@ def intervene(asked: InterveneLine) -> Outcome["InterveneTables"]:
     from recallkit.intervening.view import InterventionView
     from recallkit.options import BUILTIN_SAMPLES
 
-    compared = builtin.named_models(asked.models)
-    folder = builtin.named_slices(asked.slices, compared)
-    if asked.models is None:
-        asked = replace(asked, samples=asked.samples or BUILTIN_SAMPLES)
-    target = path(asked.out) or intervening.intervention_path(folder, compared, asked)
-    if asked.share is not None:
-        return Outcome.of_shares(intervening.score_share(compared, folder, asked, asked, asked.share))
-    tables = intervening.intervene(compared, folder, target, asked, asked)
+    compared = builtin.named_models(options.models)
+    folder = builtin.named_slices(options.slices, compared)
+    if options.models is None:
+        options = replace(options, samples=options.samples or BUILTIN_SAMPLES)
+    target = path(options.out) or intervening.intervention_path(folder, compared, options)
+    if options.share is not None:
+        return Outcome.of_shares(intervening.score_share(compared, folder, options, options, options.share))
+    tables = intervening.intervene(compared, folder, target, options, options)
     return Outcome.of(tables, lambda: InterventionView(target, tables))
 
 
@@ -114,7 +114,7 @@ class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
     ),
     prints=ANSWER,
 )
-def ablate(asked: Ablate) -> Outcome["AblationTables"]:
+def ablate(options: Ablate) -> Outcome["AblationTables"]:
     """Replace the outputs of a model's token mixers, one by one and by kind, and measure the recall retained and the loss.
 
     With --budget, which few attention layers keep most of the recall.
@@ -126,19 +126,19 @@ def ablate(asked: Ablate) -> Outcome["AblationTables"]:
     from recallkit.ablation.view import AblationView
     from recallkit.models.spec import one_model
 
-    sets = [name.strip() for name in asked.mixers.split(",") if name.strip()]
+    sets = [name.strip() for name in options.mixers.split(",") if name.strip()]
     if not sets:
         raise UsageError("no mixers are named", where="--mixers", remedy="name layers or kinds, or each")
-    model = one_model(_MODEL if asked.model is None else asked.model)
-    folder = builtin.named_slices(asked.slices, [model])
+    model = one_model(_MODEL if options.model is None else options.model)
+    folder = builtin.named_slices(options.slices, [model])
     question = ablation.AblationQuestion(
         mixers=sets,
-        by=asked.by,
-        heads=asked.heads,
-        budget=asked.budget,
-        clean=asked.clean,
-        cluster=asked.cluster,
+        by=options.by,
+        heads=options.heads,
+        budget=options.budget,
+        clean=options.clean,
+        cluster=options.cluster,
     )
-    target = path(asked.out) or ablation.ablation_path(folder, model, question)
-    tables = ablation.ablate(model, folder, target, asked, question, force=asked.force)
+    target = path(options.out) or ablation.ablation_path(folder, model, question)
+    tables = ablation.ablate(model, folder, target, options, question, force=options.force)
     return Outcome.of(tables, lambda: AblationView(target, tables))

@@ -3,9 +3,10 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallkit.commands.adapter import ANSWER, Outcome, command
+from recallkit.commands.adapter import ANSWER, E, Outcome, command
 from recallkit.commands.slices import ComparedTextOptions, rest_of_text, slices_of
 from recallkit.declarations import File, argument, names, numbers, option, path
 from recallkit.errors import UsageError, UserError
@@ -39,39 +40,52 @@ if TYPE_CHECKING:
 
 
 @command("demo", ForceOptions, examples=("recallkit demo",), prints=ANSWER)
-def demo(asked: ForceOptions) -> Outcome["GapTables"]:
+def demo(options: ForceOptions) -> Outcome["GapTables"]:
     """Run the whole pipeline on the built-in text: slice it, score the zoo, measure gaps and recall, and write a page."""
     from recallkit import attribution, builtin, intervening, scoring
     from recallkit.attribution.comparison import read_comparison
     from recallkit.attribution.view import ComparisonView
-    from recallkit.display import console
     from recallkit.intervening import view as causal_view
     from recallkit.report.write import write_report
     from recallkit.slicing import view as slices_view
     from recallkit.slicing.labels import summarise_slices
 
-    slices = builtin.slices(force=asked.force)
+    slices = builtin.slices(force=options.force)
     reference, *models = builtin.MODELS
-    for model in builtin.MODELS if asked.force else ():  # `gap` scores what is not scored
+    for model in builtin.MODELS if options.force else ():  # `gap` scores what is not scored
         scoring.score(model, slices, force=True)
-    tables = attribution.gap(reference, models, slices, force=asked.force)
-    out = attribution.gap_path(slices, reference, models)
+    tables = attribution.gap(reference, models, slices, force=options.force)
+    out = builtin.comparison_path()
     specs = builtin.named_models(list(_AUDITED))
     causal = intervening.intervention_path(slices, specs, _OF_DEMO)
-    audit = intervening.intervene(specs, slices, causal, replace(_OF_DEMO, force=asked.force))
+    audit = intervening.intervene(specs, slices, causal, replace(_OF_DEMO, force=options.force))
     page = write_report(out, builtin.page(), ReportOptions(more=causal)).page
-    views: dict[str, Callable[[], ResultView]] = {
-        "gap": lambda: ComparisonView(read_comparison(out, slices), causal_view.causal_recall(audit)),
-        "slices": lambda: slices_view.SlicesView(slices, slices_view.manifest_of(slices), summarise_slices(slices / "tokens.parquet")),
-        "intervene": lambda: causal_view.InterventionView(causal, audit),
-    }
-    outcome = Outcome.of(tables, *views.values())
+    outcome = Outcome.of(
+        tables,
+        lambda: ComparisonView(read_comparison(out, slices), causal_view.causal_recall(audit)),
+        lambda: slices_view.SlicesView(slices, slices_view.manifest_of(slices), summarise_slices(slices / "tokens.parquet")),
+        lambda: causal_view.InterventionView(causal, audit),
+    )
+
+    def json() -> dict[str, Any]:
+        comparison, labels, intervention = (view.json() for view in outcome.views())
+        return {"gap": comparison, "slices": labels, "intervene": intervention, "page": str(page)}
+
+    return _with_notes(replace(outcome, json=json), page)
+
+
+def _with_notes(outcome: Outcome[E], page: Path | None, notes: Sequence[str] = ()) -> Outcome[E]:
+    """An outcome that also prints where its page is, and notes."""
+    from recallkit.display import console
 
     def show(full: bool) -> None:
         outcome.show(full)
-        console.print_page(page)
+        if page is not None:
+            console.print_page(page)
+        for note in notes:
+            console.note(note)
 
-    return replace(outcome, show=show, json=lambda: {**{name: made().json() for name, made in views.items()}, "page": str(page)})
+    return replace(outcome, show=show)
 
 
 _AUDITED = ("zoo:attention", "zoo:based", "zoo:mamba")
@@ -79,10 +93,10 @@ _OF_DEMO = InterventionOptions(samples=200, slice=("ar_hit",), changes="moved")
 """Models of the demo whose causal recall is also measured, and the options: as much as fits its time."""
 
 
-def _gate(given: Any) -> Any:
+def _gate(limit: Any) -> Any:
     from recallkit.attribution.gates import parse_gate
 
-    return parse_gate(given) if isinstance(given, str) else given
+    return parse_gate(limit) if isinstance(limit, str) else limit
 
 
 @dataclass(frozen=True)
@@ -122,7 +136,7 @@ class Gap(FarContextOptions, ComparisonOptions, WritingOptions, ComparedTextOpti
         return compared
 
     def question(self) -> "GapQuestion":
-        """What is asked besides recall and the gap.
+        """What is measured besides recall and the gap.
 
         Raises UserError for an unknown slice, and where a pattern of the placebo names no checkpoint.
         """
@@ -166,7 +180,7 @@ class GapLine(Gap):
     ),
     prints=ANSWER,
 )
-def gap(asked: GapLine) -> Outcome["GapTables"]:
+def gap(options: GapLine) -> Outcome["GapTables"]:
     """Measure how much of REFERENCE's recall each MODEL retains, how far it is behind on AR hits, and where the gap lies.
 
     Without models it compares those of the zoo. In Python, one mapping {NAME: model} will do, the reference first. Scores what is not
@@ -175,58 +189,50 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
     """
     from recallkit import attribution, intervening
     from recallkit.attribution.comparison import read_comparison
-    from recallkit.attribution.gates import (
-        check_gates,
-        failure_line,
-        judge_gates,
-        resolve_gates,
-        unjudged_lines,
-    )
+    from recallkit.attribution.gates import check_gates, failure_line, judge_gates, resolve_gates, unjudged_lines
     from recallkit.attribution.view import ComparisonView
-    from recallkit.display import console
     from recallkit.intervening import view as causal_view
     from recallkit.measure.labelled import open_tokens
     from recallkit.report.write import write_report
 
-    compared, question = asked.compared(), asked.question()
-    gates = resolve_gates(asked.fail_above or (), question.slices)
-    folder = slices_of(asked, [*compared, *question.placebo])
-    check_gates(gates, open_tokens(folder / "tokens.parquet", needs_counts=asked.causal))
-    target = path(asked.out) or attribution.gap_path(folder, compared[0], compared[1:], question)
-    usual = InterventionOptions(force=asked.force)
-    tables = attribution.gap(compared[0], compared[1:], folder, target, asked, question, force=asked.force)
-    audit, verdicts, failed = None, [], None
+    models, question = options.compared(), options.question()
+    gates = resolve_gates(options.fail_above or (), question.slices)
+    folder = slices_of(options, [*models, *question.placebo])
+    check_gates(gates, open_tokens(folder / "tokens.parquet", needs_counts=options.causal))
+    target = path(options.out) or attribution.gap_path(folder, models[0], models[1:], question)
+    tables = attribution.gap(models[0], models[1:], folder, target, options, question, force=options.force)
+    usual = InterventionOptions(force=options.force)
+    audit, verdicts, failure = None, [], None
     try:
-        if asked.causal:
-            audit = intervening.intervene(compared, folder, None, usual, asked)
-        elif not asked.clean:
-            audit = intervening.finished_intervention(folder, compared)
+        if options.causal:
+            audit = intervening.intervene(models, folder, None, usual, options)
+        elif not options.clean:
+            audit = intervening.finished_intervention(folder, models)
         verdicts = judge_gates(gates, tables)
+        failure = failure_line(verdicts)
     except UserError as error:  # the gap itself is known, and printed
-        failed = str(error)
-    causal: list[Callable[[], ResultView]] = []
-    if asked.causal and audit is not None:
-        causal = [lambda: causal_view.InterventionView(intervening.intervention_path(folder, compared, usual))]
-    rows = {} if audit is None or asked.clean else causal_view.causal_recall(audit)
-    outcome = Outcome.of(tables, lambda: ComparisonView(read_comparison(target, folder), rows), *causal)
-    page, rest = None, None
-    if asked.text is not None:
-        page = write_report(target, options=ReportOptions(slices=None if asked.out is None else folder)).page
-        rest = rest_of_text(folder, compared)
-
-    def show(full: bool) -> None:
-        outcome.show(full)
-        if page is not None:
-            console.print_page(page)
-        for line in (*unjudged_lines(verdicts), *filter(None, [rest])):
-            console.note(line)
+        failure = str(error)
+    has_audit = options.causal and audit is not None
+    recalled = {} if audit is None or options.clean else causal_view.causal_recall(audit)
+    views: list[Callable[[], ResultView]] = [lambda: ComparisonView(read_comparison(target, folder), recalled)]
+    if has_audit:
+        views.append(lambda: causal_view.InterventionView(intervening.intervention_path(folder, models, usual)))
+    outcome = replace(Outcome.of(tables, *views), failure=failure)
+    page, notes = None, unjudged_lines(verdicts)
+    if options.text is not None:
+        page = write_report(target, options=ReportOptions(slices=None if options.out is None else folder)).page
+        notes = [*notes, *rest_of_text(folder, models)]
 
     def json() -> dict[str, Any]:
-        more: dict[str, Any] = {"causal": causal[0]().json()} if causal else {}
-        more |= {} if page is None else {"page": str(page)}
-        return {**outcome.json(), "gates": [verdict.to_json() for verdict in verdicts], **more}
+        comparison, *others = (view.json() for view in outcome.views())
+        facts: dict[str, Any] = {**comparison, "gates": [verdict.to_json() for verdict in verdicts]}
+        if has_audit:
+            [facts["causal"]] = others
+        if page is not None:
+            facts["page"] = str(page)
+        return facts
 
-    return replace(outcome, show=show, json=json, failure=failed or failure_line(verdicts))
+    return _with_notes(replace(outcome, json=json), page, notes)
 
 
 def read_comparison(folder: File, *, slices: File | None = None) -> "Comparison":
@@ -237,10 +243,10 @@ def read_comparison(folder: File, *, slices: File | None = None) -> "Comparison"
     from recallkit.attribution import comparison
     from recallkit.attribution.view import ComparisonView
 
-    read = comparison.read_comparison(path(folder), path(slices))
-    seen = functools.cache(lambda: ComparisonView(read))
-    read.show_as(lambda: seen().print(), lambda: list(seen().display_tables.values()), lambda models: seen().figures(models))
-    return read
+    result = comparison.read_comparison(path(folder), path(slices))
+    view = functools.cache(lambda: ComparisonView(result))
+    result.show_as(lambda: view().print(), lambda: list(view().display_tables.values()), lambda models: view().figures(models))
+    return result
 
 
 @dataclass(frozen=True)
@@ -261,7 +267,7 @@ class Published(LogOptions):
 
 
 @command("published", Published, examples=("recallkit published zoology:4",), prints=("export",))
-def published(asked: Published) -> Outcome["PublishedGap"]:
+def published(options: Published) -> Outcome["PublishedGap"]:
     """Measure how much of the gap between published perplexities lies in AR hits, from a paper's table or your own.
 
     By default `reference` is the first row (of each group, if there is a column `group`), and `ar_share`, the share of AR hits, follows
@@ -270,14 +276,14 @@ def published(asked: Published) -> Outcome["PublishedGap"]:
     from recallkit.papers.arithmetic import attribute_published, is_name, table_path
     from recallkit.papers.view import print_published, published_json, published_tables
 
-    named = str(asked.table)
-    table = table_path(named) if is_name(named) else path(asked.table)
-    found = attribute_published(table, reference=asked.reference, ar_share=asked.ar_share)
+    name = str(options.table)
+    table = table_path(name) if is_name(name) else path(options.table)
+    gaps = attribute_published(table, reference=options.reference, ar_share=options.ar_share)
     return Outcome(
-        value=lambda: found,
-        show=lambda full: print_published(found),
-        json=lambda: published_json(found),
-        exports=lambda: [({"published": found.frame}, published_tables(found), path(asked.out))],
+        value=lambda: gaps,
+        show=lambda full: print_published(gaps),
+        json=lambda: published_json(gaps),
+        exports=lambda: [({"published": gaps.frame}, published_tables(gaps), path(options.out))],
     )
 
 
@@ -314,7 +320,7 @@ class Track(ScoringOptions, WritingOptions):
     ),
     prints=ANSWER,
 )
-def track(asked: Track) -> Outcome["TrackTables"]:
+def track(options: Track) -> Outcome["TrackTables"]:
     """Follow the recall gain on AR hits over the checkpoints of a training run, with the NLL of AR hits, other tokens and named slices.
 
     Scores what is not scored yet. Columns: see `TrackTables`.
@@ -325,13 +331,13 @@ def track(asked: Track) -> Outcome["TrackTables"]:
     from recallkit.tracking.run import track_path
     from recallkit.tracking.view import TrackView
 
-    if asked.reference is None or asked.checkpoints is None:
-        missing = "REFERENCE" if asked.reference is None else "CHECKPOINT"
+    if options.reference is None or options.checkpoints is None:
+        missing = "REFERENCE" if options.reference is None else "CHECKPOINT"
         raise UsageError("no model is named", where=missing, remedy="name a reference, then the checkpoints of a run")
-    reference, checkpoints = one_model(asked.reference), builtin.named_models(asked.checkpoints)
-    slices = builtin.named_slices(asked.slices, [reference, *checkpoints])
-    followed = parse_slices(names(asked.slice), without=())
-    out = path(asked.out) or track_path(slices, reference, checkpoints, causal=asked.causal, followed=followed)
-    run = tracking.TrackedRun(slices, out, reference, asked, asked.causal, asked.force, followed=followed)
+    reference, checkpoints = one_model(options.reference), builtin.named_models(options.checkpoints)
+    slices = builtin.named_slices(options.slices, [reference, *checkpoints])
+    followed = parse_slices(names(options.slice), without=())
+    out = path(options.out) or track_path(slices, reference, checkpoints, causal=options.causal, followed=followed)
+    run = tracking.TrackedRun(slices, out, reference, options, options.causal, options.force, followed=followed)
     tables = tracking.track(run, checkpoints)
     return Outcome.of(tables, lambda: TrackView(out, tables))

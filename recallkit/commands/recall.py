@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recallkit import config
-from recallkit.commands.adapter import ANSWER, Outcome, checked, command, no_figures
+from recallkit.commands.adapter import ANSWER, Outcome, checked, command
 from recallkit.declarations import File, argument, names, numbers, option, path, text
 from recallkit.errors import UsageError
 from recallkit.options import (
@@ -72,7 +72,7 @@ class EvalRecallLine(EvalRecall):
     ),
     prints=ANSWER,
 )
-def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
+def eval_recall(options: EvalRecallLine) -> Outcome["RecallTables"]:
     """Evaluate recall of facts in real documents (SWDE, FDA, SQuAD, NQ, TriviaQA, DROP, package METADATA) or of needles; resumes.
 
     The first model is the reference. Columns: see `RecallTables`, and docs/recall.md.
@@ -82,42 +82,41 @@ def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
     from recallkit.recall.tasks import expand_groups, tasks_of
     from recallkit.recall.view import RecallView, metrics_table, print_metrics
 
-    is_stock_alone = asked.lm_eval_task is not None and asked.tasks is None
-    named = [] if is_stock_alone else tasks_of(path(asked.data)) if asked.tasks is None else expand_groups(task_names(asked.tasks))
-    stock = lm_eval_names([*names(asked.lm_eval_task), *(name for name in named if name in SETS)])
-    tasks = [name for name in named if name not in SETS]
-    compared = builtin.named_models(asked.models, builtin.LIKELIHOOD_MODELS if stock else builtin.RECALL_MODELS)
-    folder = builtin.results_folder("evals", path(asked.out), is_builtin=asked.models is None and asked.data is None)
-    own_plan = recall.plan_recall(compared, tasks, folder, asked) if tasks else None
-    if asked.shots is not None and not stock:
+    if options.tasks is not None:
+        tasks = expand_groups(task_names(options.tasks))
+    else:
+        tasks = [] if options.lm_eval_task is not None else tasks_of(path(options.data))
+    own = [name for name in tasks if name not in SETS]
+    stock = lm_eval_names([*names(options.lm_eval_task), *(name for name in tasks if name in SETS)])
+    models = builtin.named_models(options.models, builtin.LIKELIHOOD_MODELS if stock else builtin.RECALL_MODELS)
+    folder = builtin.results_folder("evals", path(options.out), is_builtin=options.models is None and options.data is None)
+    if options.shots is not None and not stock:
         raise UsageError("is for tasks of lm-eval", where="--shots", remedy="name some with --lm-eval-task, or --tasks superglue")
-    stock_plan = plan_stock(compared, stock, folder, asked, shots=asked.shots) if stock else None
-    recalled = own_plan.run() if own_plan else None
-    own = Outcome.of(recalled[0], lambda: RecallView(recalled[1], recalled[0])) if recalled else None
-    metrics = stock_plan.run() if stock_plan else None
+    own_plan = recall.plan_recall(models, own, folder, options) if own else None
+    stock_plan = plan_stock(models, stock, folder, options, shots=options.shots) if stock else None
+
+    outcome: Outcome[RecallTables] = Outcome(_no_tables, lambda full: None, dict)
+    if own_plan is not None:
+        recalled, place = own_plan.run()
+        outcome = Outcome.of(recalled, lambda: RecallView(place, recalled))
+    if stock_plan is None:
+        return replace(outcome, json=lambda: {"out": str(folder), **outcome.json()})
+    metrics = stock_plan.run()
 
     def show(full: bool) -> None:
-        if own is not None:
-            own.show(full)
-        if metrics is not None:
-            print_metrics(metrics, folder)
+        outcome.show(full)
+        print_metrics(metrics, folder)
 
-    def exports() -> list[Any]:
-        found = [] if own is None else list(own.exports())
-        return found if metrics is None else [*found, ({"metrics": metrics}, {"metrics": metrics_table(metrics)}, folder)]
-
-    def json() -> dict[str, Any]:
-        found = {} if metrics is None else {"metrics": metrics.to_dicts()}
-        return {"out": str(folder), **(own.json() if own else {}), **found}
-
-    def value() -> "RecallTables":
-        if own is None:
-            raise UsageError("tasks of lm-eval have other metrics", where="tasks", remedy="ask eval_stock for them")
-        return own.value()
-
-    return Outcome(
-        value=value, show=show, json=json, exports=exports, figures=own.figures if own else no_figures, views=own.views if own else tuple
+    return replace(
+        outcome,
+        show=show,
+        json=lambda: {"out": str(folder), **outcome.json(), "metrics": metrics.to_dicts()},
+        exports=lambda: [*outcome.exports(), ({"metrics": metrics}, {"metrics": metrics_table(metrics)}, folder)],
     )
+
+
+def _no_tables() -> "RecallTables":
+    raise UsageError("tasks of lm-eval have other metrics", where="tasks", remedy="ask eval_stock for them")
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ class EvalStock(PromptOptions):
 
 
 @checked(EvalStock)
-def eval_stock(asked: EvalStock) -> "pl.DataFrame":
+def eval_stock(options: EvalStock) -> "pl.DataFrame":
     """Run tasks of lm-eval unchanged, as `eval-recall --lm-eval-task`: names, YAML files, `commonsense` or `superglue` for those of Based.
 
     Returns one row per model, task and metric: model, task, version, metric, filter, value, standard_error, shots, num_documents; and for
@@ -141,9 +140,10 @@ def eval_stock(asked: EvalStock) -> "pl.DataFrame":
     from recallkit import builtin
     from recallkit.recall.stock_tasks import lm_eval_names, plan_stock, task_names
 
-    named = lm_eval_names(task_names(asked.tasks))
-    folder = builtin.results_folder("evals", path(asked.out), is_builtin=asked.models is None)
-    return plan_stock(builtin.named_models(asked.models, builtin.LIKELIHOOD_MODELS), named, folder, asked, shots=asked.shots).run()
+    tasks = lm_eval_names(task_names(options.tasks))
+    models = builtin.named_models(options.models, builtin.LIKELIHOOD_MODELS)
+    folder = builtin.results_folder("evals", path(options.out), is_builtin=options.models is None)
+    return plan_stock(models, tasks, folder, options, shots=options.shots).run()
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class BuildRows(ForceOptions):
         "recallkit eval-recall path/to/model --data fda.jsonl",
     ),
 )
-def build_rows(asked: BuildRows) -> Outcome["BuiltRows"]:
+def build_rows(options: BuildRows) -> Outcome["BuiltRows"]:
     """Build rows for `eval-recall --data` from documents with known pairs, like SWDE and FDA: a prompt for each pair in each chunk.
 
     A record has `text` and `pairs`, {KEY: VALUE}. It is divided into chunks; every pair whose value a chunk contains becomes a row.
@@ -174,9 +174,13 @@ def build_rows(asked: BuildRows) -> Outcome["BuiltRows"]:
     from recallkit.recall.view import built_json, print_built
 
     built = build(
-        path(asked.documents), path(asked.out), tokenizer=text(asked.tokenizer), chunk_tokens=asked.chunk_tokens, force=asked.force
+        path(options.documents),
+        path(options.out),
+        tokenizer=text(options.tokenizer),
+        chunk_tokens=options.chunk_tokens,
+        force=options.force,
     )
-    return Outcome(value=lambda: built, show=lambda full: print_built(built), json=lambda: built_json(built))
+    return Outcome(lambda: built, lambda full: print_built(built), lambda: built_json(built))
 
 
 @dataclass(frozen=True)
@@ -201,7 +205,7 @@ class Mqar(MqarOptions, LogOptions):
     ),
     prints=ANSWER,
 )
-def eval_mqar(asked: Mqar) -> Outcome["MqarTables"]:
+def eval_mqar(options: Mqar) -> Outcome["MqarTables"]:
     """Evaluate recall in synthetic tasks, in a model's own vocabulary and without training; resumes.
 
     The answer has accuracy and perplexity by number of pairs. The first model is the reference. Columns: see `MqarTables`.
@@ -210,8 +214,8 @@ def eval_mqar(asked: Mqar) -> Outcome["MqarTables"]:
     from recallkit.mqar.run import plan_mqar, with_usual_size
     from recallkit.mqar.view import MqarView
 
-    folder = builtin.results_folder("mqar", path(asked.out), is_builtin=asked.models is None)
-    sized = with_usual_size(asked, is_zoo=asked.models is None)
-    tables, compared = plan_mqar(builtin.named_models(asked.models), numbers(sized.pairs), folder, sized).run()
-    found = Outcome.of(tables, lambda: MqarView(compared, tables))
-    return replace(found, json=lambda: {"out": str(folder), **found.json()})
+    folder = builtin.results_folder("mqar", path(options.out), is_builtin=options.models is None)
+    sized = with_usual_size(options, is_zoo=options.models is None)
+    tables, place = plan_mqar(builtin.named_models(options.models), numbers(sized.pairs), folder, sized).run()
+    outcome = Outcome.of(tables, lambda: MqarView(place, tables))
+    return replace(outcome, json=lambda: {"out": str(folder), **outcome.json()})

@@ -50,7 +50,7 @@ class ReportLine(WriteReport):
     ),
     prints=("figures", "width", "drawn"),
 )
-def write_report(asked: ReportLine) -> Outcome[Path]:
+def write_report(options: ReportLine) -> Outcome[Path]:
     """Write one HTML page with the answer, tables, figures, and the text token by token. It needs no network and contains corpus text.
 
     Returns the page.
@@ -59,14 +59,14 @@ def write_report(asked: ReportLine) -> Outcome[Path]:
     from recallkit.report import write
     from recallkit.storage.timings import Timings
 
-    timings, target = Timings(), path(asked.out)
-    compared = path(asked.folder) or path(asked.slices) or builtin.comparison()
-    if asked.folder is None and asked.slices is None and target is None:
-        target = builtin.page()
+    timings, target = Timings(), path(options.out)
+    folder = path(options.folder) or path(options.slices)
+    if folder is None:
+        folder, target = builtin.comparison(), target or builtin.page()
     with timings.stage("writing the page") as stage:
-        written = write.write_report(compared, target, asked)
+        written = write.write_report(folder, target, options)
         stage.amounts["bytes"] = written.num_bytes
-    if asked.open_page:
+    if options.open_page:
         _open(written.page)
     return Outcome(
         value=lambda: written.page,
@@ -95,10 +95,10 @@ def _open(page: Path) -> None:
         console.note(f"no browser was found: open {page}")
 
 
-def figures(of: Union[File, "NotebookResult"], *, models: Sequence[str] = (), width: str | float = "column") -> "dict[str, ChartType]":
+def figures(result: Union[File, "NotebookResult"], *, models: Sequence[str] = (), width: str | float = "column") -> "dict[str, ChartType]":
     """The figures of results by name, as altair charts in the colours of a paper: shown in a notebook, `.save("x.svg")`.
 
-    `of` is what a function returned (`gap`, `profile`, `eval_mqar` ...) or `read_comparison`, or a folder that they wrote. Only `models`
+    `result` is what a function (`gap`, `profile`, `eval_mqar` ...) or `read_comparison` returned, or a folder of theirs. Only `models`
     and the reference are drawn, if some are given. Text of 11 pixels is 8 points where a chart is as wide as `width` says: `column`,
     `text`, or inches.
     Raises UserError for a model that is not in them, and for a width that is none.
@@ -108,15 +108,15 @@ def figures(of: Union[File, "NotebookResult"], *, models: Sequence[str] = (), wi
     from recallkit.display.notebook import NotebookResult, charts
     from recallkit.report.write import figures_of, find_results
 
-    def drawn(chosen: Sequence[str]) -> "Sequence[Figure]":
-        return of.figures(chosen) if isinstance(of, NotebookResult) else figures_of(find_results(path(of)), chosen)
+    def draw(chosen: Sequence[str]) -> "Sequence[Figure]":
+        return result.figures(chosen) if isinstance(result, NotebookResult) else figures_of(find_results(path(result)), chosen)
 
     try:
         inches = parse_width(width)
     except ValueError as error:
         raise UsageError(str(error), where="width") from error
-    every = drawn(())
-    return charts(drawn(choose_models(models, every)) if models else every, styles_of(every), inches)
+    every = draw(())
+    return charts(draw(choose_models(models, every)) if models else every, styles_of(every), inches)
 
 
 @dataclass(frozen=True)
@@ -142,16 +142,16 @@ class ShowTokens(Options):
         "recallkit tokens slices --sequence 12 --reference zoo:attention --model zoo:mamba --filter model_only",
     ),
 )
-def show_tokens(asked: ShowTokens) -> Outcome["ScoredSequence"]:
+def show_tokens(options: ShowTokens) -> Outcome["ScoredSequence"]:
     """Show the text of one sequence, and mark each token: is it an AR hit, and which of two models was right?"""
     from recallkit.report.sequence import open_excerpts
     from recallkit.report.token_view import ScoredSequence, print_tokens, tokens_json
 
-    is_named = asked.model is not None and asked.reference is not None
-    directory, comparison = _find(path(asked.folder), path(asked.slices), is_named=is_named)
-    reference, model = _models(comparison, asked.reference, asked.model)
-    excerpts = open_excerpts(directory, [name for name in (reference, model) if name is not None], comparison)
-    number = excerpts.most_telling() if asked.sequence is None else asked.sequence
+    has_both = options.model is not None and options.reference is not None
+    slices, comparison = _find(path(options.folder), path(options.slices), needs_names=not has_both)
+    reference, model = _models(comparison, options.reference, options.model)
+    excerpts = open_excerpts(slices, [name for name in (reference, model) if name is not None], comparison)
+    number = excerpts.most_telling() if options.sequence is None else options.sequence
     rows = excerpts.read(number)
     shown = ScoredSequence(
         number,
@@ -161,29 +161,27 @@ def show_tokens(asked: ShowTokens) -> Outcome["ScoredSequence"]:
         reference,
         model,
         has_counts=excerpts.has_counts,
-        is_chosen=asked.sequence is None,
+        is_chosen=options.sequence is None,
     )
     return Outcome(
         value=lambda: shown,
-        show=lambda full: print_tokens(shown, asked.which),
-        json=lambda: {"slices": str(directory), **tokens_json(shown, asked.which)},
+        show=lambda full: print_tokens(shown, options.which),
+        json=lambda: {"slices": str(slices), **tokens_json(shown, options.which)},
     )
 
 
-def _find(folder: Path | None, slices: Path | None, *, is_named: bool) -> "tuple[Path, Comparison | None]":
-    """The slice directory, and the comparison that names models: None if there is none, or of slices whose models are both `is_named`.
+def _find(folder: Path | None, slices: Path | None, *, needs_names: bool) -> "tuple[Path, Comparison | None]":
+    """The slice directory, and the comparison that names models: None if there is none, or of slices whose models have names.
 
     Raises UserError if there is nothing to show, or several comparisons to choose from.
     """
-    from recallkit import attribution, builtin
+    from recallkit import builtin
     from recallkit.attribution.comparison import find_comparison, read_comparison
 
-    if folder is None and slices is None:
-        slices = builtin.slices()
-        folder = attribution.gap_path(slices, builtin.MODELS[0], builtin.MODELS[1:])
-        return slices, read_comparison(folder) if (folder / "gap.parquet").is_file() else None
     folder = folder or slices
-    assert folder is not None
+    if folder is None:
+        slices, folder = builtin.slices(), builtin.comparison_path()
+        return slices, read_comparison(folder) if (folder / "gap.parquet").is_file() else None
     if (folder / "gap.parquet").is_file():
         comparison = read_comparison(folder, slices)
         if comparison.slices is None:
@@ -192,12 +190,12 @@ def _find(folder: Path | None, slices: Path | None, *, is_named: bool) -> "tuple
     if not (folder / "tokens.parquet").is_file():
         raise UserError("neither a comparison nor slices", where=folder, remedy="name a directory of `recallkit gap` or `recallkit slice`")
     # Only the names are used here: labels may have been made again since.
-    has_comparison = not is_named and any((folder / "gap").glob("*/gap.parquet"))
+    has_comparison = needs_names and any((folder / "gap").glob("*/gap.parquet"))
     return folder, read_comparison(find_comparison(folder)) if has_comparison else None
 
 
 def _models(comparison: "Comparison | None", reference: str | None, model: str | None) -> tuple[str | None, str | None]:
-    """The reference and the model, as given, else those of the comparison: the model that is farthest behind on AR hits.
+    """The reference and the model, as they are named, else those of the comparison: the model that is farthest behind on AR hits.
 
     A reference alone is returned as the model.
     """
@@ -209,13 +207,6 @@ def _models(comparison: "Comparison | None", reference: str | None, model: str |
     if reference is not None and reference == model:
         raise UserError("given twice", where=model, remedy="name another --model or --reference")
     return (reference, model) if model is not None else (None, reference)
-
-
-def _slices(given: File | None) -> Path:
-    """A slice directory, the built-in one if none is given."""
-    from recallkit import builtin
-
-    return builtin.named_slices(given)
 
 
 def tokens(slices: File | None = None, models: Any = ()) -> "pl.LazyFrame":
@@ -234,12 +225,12 @@ def tokens(slices: File | None = None, models: Any = ()) -> "pl.LazyFrame":
     """
     import polars as pl
 
-    from recallkit import scoring
+    from recallkit import builtin, scoring
     from recallkit.measure.labelled import LabelledTokens, open_scores
     from recallkit.models.spec import one_model
     from recallkit.storage import artifacts, records
 
-    labels = _slices(slices) / "tokens.parquet"
+    labels = builtin.named_slices(slices) / "tokens.parquet"
     known = LabelledTokens(labels, artifacts.read_manifest(labels, records.Tokens))
     listed = [models] if isinstance(models, str) else models
     chosen = models if isinstance(models, Mapping) else {one_model(model).key: model for model in listed}
@@ -262,11 +253,11 @@ def token_texts(slices: File | None = None) -> "pl.DataFrame":
     """
     import polars as pl
 
-    from recallkit import profiling
+    from recallkit import builtin, profiling
     from recallkit.storage import artifacts
     from recallkit.text.tokenizers import load_slices_tokenizer
 
-    folder = _slices(slices)
+    folder = builtin.named_slices(slices)
     tokenizer = load_slices_tokenizer(folder, artifacts.read_manifest(folder / "tokens.parquet")["tokenizer"])
     texts = profiling.token_texts(tokenizer)
     return pl.DataFrame({"token": range(len(texts)), "text": texts}, schema={"token": pl.Int32, "text": pl.String})
@@ -282,15 +273,15 @@ class Verify(Options):
 
 
 @command("verify", Verify, examples=("recallkit verify slices", "recallkit verify . --clean", "recallkit verify slices --json"))
-def verify(asked: Verify) -> Outcome["Verified"]:
+def verify(options: Verify) -> Outcome["Verified"]:
     """Check that results are unchanged since they were written, and that they belong together: digests, ids, rows, references.
 
     The exit status is 1 if a result is damaged or does not fit the others. Unfinished work and leftovers are only reported.
     """
     from recallkit.verification.run import verify as verify_folder
 
-    verified = verify_folder(path(asked.folder), clean=asked.clean)
-    problem = f"{asked.folder} has results that are damaged or do not belong together; each line above has its remedy"
+    verified = verify_folder(path(options.folder), clean=options.clean)
+    problem = f"{options.folder} has results that are damaged or do not belong together; each line above has its remedy"
     return Outcome(
         value=lambda: verified,
         show=lambda full: verified.print(),

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.commands.adapter import Outcome, command, no_figures
 from recallkit.declarations import File, option
-from recallkit.errors import UsageError
 from recallkit.options import AnyModels, ScoringOptions, ShareOptions, WritingOptions, models_option, slices_option
 
 if TYPE_CHECKING:
@@ -31,14 +30,10 @@ class ScoreLine(ShareOptions, Score):
     """What the command line has besides; in Python, `check_scores` is a function."""
 
     check: bool = option(
-        "Compare a sample with a float64 computation on CPU, and print the differences (control models are float64).", False
+        "Compare a sample with a float64 computation on CPU, and print the differences (control models are float64).",
+        False,
+        excludes=("share",),  # which makes a part of the scores
     )
-
-    def __post_init__(self) -> None:
-        """Raises UsageError also for a check of a share, which is of no whole scores."""
-        super().__post_init__()
-        if self.share is not None and self.check:
-            raise UsageError("needs complete scores, and --share makes a part of them", where="--check", remedy="leave one of them out")
 
 
 @command(
@@ -49,7 +44,7 @@ class ScoreLine(ShareOptions, Score):
         "recallkit score path/to/mamba --slices slices --dtype bfloat16 --workers 2",
     ),
 )
-def score(asked: ScoreLine) -> Outcome["Summary"]:
+def score(options: ScoreLine) -> Outcome["Summary"]:
     """Score every predicted token with a model, and write NLL (nats), argmax and rank to Parquet; resumes.
 
     Its frame has one row per model: model, tokens, nll_nats (mean per token), ppl, accuracy (share of tokens that are the model's first
@@ -61,15 +56,13 @@ def score(asked: ScoreLine) -> Outcome["Summary"]:
     from recallkit.models.kinds import kind_of
     from recallkit.scoring.view import print_scores, scores_json, scores_table
 
-    models = builtin.named_models(asked.models)
-    folder = builtin.named_slices(asked.slices, models)
-    plans = scoring.plan_scores(models, folder, asked, force=asked.force, share=asked.share)
+    models = builtin.named_models(options.models)
+    folder = builtin.named_slices(options.slices, models)
+    plans = scoring.plan_scores(models, folder, options, force=options.force, share=options.share)
     manifests = {plan.model: plan.run() for plan in one_after_another(plans)}
-    checks = {
-        each: scoring.check_scores(each, folder, asked) for each in manifests if asked.check and not kind_of(each.location).is_control
-    }
-
-    if asked.share is not None:
+    checked = [model for model in manifests if options.check and not kind_of(model.location).is_control]
+    checks = {model: scoring.check_scores(model, folder, options) for model in checked}
+    if options.share is not None:
         return Outcome.of_shares({model.shown: manifest for model, manifest in manifests.items()})
     return Outcome(
         value=lambda: Summary(_rows(folder, manifests)),
@@ -118,7 +111,7 @@ def check_scores(
     specs = builtin.named_models(models)
     folder = builtin.named_slices(slices, specs)
     options = ScoringOptions(counts=counts_here(counts), trust_remote_code=trust_remote_code)
-    checks = {each: scoring.check_scores(each, folder, options) for each in specs}
-    found = Summary(pl.DataFrame([{"model": each.shown, **check} for each, check in checks.items()]))
-    found.show_as(lambda: print_table(checks_table(checks)), lambda: [checks_table(checks)], no_figures)
-    return found
+    checks = {spec: scoring.check_scores(spec, folder, options) for spec in specs}
+    summary = Summary(pl.DataFrame([{"model": spec.shown, **check} for spec, check in checks.items()]))
+    summary.show_as(lambda: print_table(checks_table(checks)), lambda: [checks_table(checks)], no_figures)
+    return summary

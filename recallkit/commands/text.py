@@ -42,17 +42,12 @@ class Count(TextOptions, CountingOptions, ForceOptions):
         "Make the table from a Parquet or CSV file with columns first, second, count.",
         flags=("--import",),
         metavar="FILE",
+        excludes=("sources", "texts"),
     )
     training_tokens: int | str | None = option(
         "With --import: tokens of the training text. Default: the sum of the counts.", metavar="N", parse=amount
     )
     export: File | None = option("Also write the bigrams to this Parquet file.", metavar="FILE")
-
-    def __post_init__(self) -> None:
-        """Raises UsageError also for a text and counts to import."""
-        super().__post_init__()
-        if self.import_file is not None and (self.sources is not None or self.texts is not None):
-            raise UsageError("SOURCE and --import", where="count", remedy="give one of them")
 
 
 @command(
@@ -63,7 +58,7 @@ class Count(TextOptions, CountingOptions, ForceOptions):
         "recallkit count 'train/*.parquet' --tokenizer gpt2.json --workers 8 -o counts.duckdb",
     ),
 )
-def count(asked: Count) -> Outcome["Summary"]:
+def count(options: Count) -> Outcome["Summary"]:
     """Count training bigrams exactly, in bounded memory, into a DuckDB table (bigrams, unigrams, meta); resumes.
 
     In Python, `texts` can replace `sources`: a list of strings or of mappings with text and source, or a `datasets.Dataset`.
@@ -76,45 +71,46 @@ def count(asked: Count) -> Outcome["Summary"]:
     from recallkit.display.console import print_answer
     from recallkit.display.notebook import Summary
 
-    if asked.import_file is not None:
-        file = path(asked.out) or Path("counts.duckdb")
+    if options.import_file is not None:
+        file = path(options.out) or Path("counts.duckdb")
         meta = counting.import_counts(
-            path(asked.import_file),
+            path(options.import_file),
             file,
-            tokenizer=asked.tokenizer_name,
-            end_token=asked.end_token,
-            num_tokens=amount(asked.training_tokens),
-            boundary=asked.boundary,
-            force=asked.force,
+            tokenizer=options.tokenizer_name,
+            end_token=options.end_token,
+            num_tokens=amount(options.training_tokens),
+            boundary=options.boundary,
+            force=options.force,
         )
     else:
-        is_builtin = asked.is_usual(TextOptions) and asked.only is None
-        file = builtin.results_folder("counts.duckdb", path(asked.out), is_builtin=is_builtin)
-        text = builtin.or_builtin(asked, builtin.TRAINING_TEXT)
-        meta = counting.count(text, file, only=path(asked.only), force=asked.force, options=asked)
-    if asked.export is not None:
-        counting.export_counts(file, path(asked.export), force=asked.force)
-    of = f" of {counted(meta['num_documents'], 'document')}" if meta.get("num_documents") else ""
-    told = f"{meta['num_tokens']:,} training tokens{of}, {meta['num_bigrams']:,} distinct bigrams"
+        is_builtin = options.is_usual(TextOptions) and options.only is None
+        file = builtin.results_folder("counts.duckdb", path(options.out), is_builtin=is_builtin)
+        text = builtin.or_builtin(options, builtin.TRAINING_TEXT)
+        meta = counting.count(text, file, only=path(options.only), force=options.force, options=options)
+    if options.export is not None:
+        counting.export_counts(file, path(options.export), force=options.force)
+    documents = f" of {counted(meta['num_documents'], 'document')}" if meta.get("num_documents") else ""
+    answer = f"{meta['num_tokens']:,} training tokens{documents}, {meta['num_bigrams']:,} distinct bigrams"
     if unseen := meta.get("unseen"):
-        told += f"; {percent(unseen['share'])} of a document's bigrams are in no other document ({unseen['documents']:,} sampled)"
+        answer += f"; {percent(unseen['share'])} of a document's bigrams are in no other document ({unseen['documents']:,} sampled)"
     notes = timings_lines(meta.get("timings"), "counted", is_reused=meta.get("reused", False))
-    kept = ("id", "num_tokens", "num_documents", "num_bigrams", "unseen", "boundary", "tokenizer", "only", "sources", "timings")
+    facts = ("id", "num_tokens", "num_documents", "num_bigrams", "unseen", "boundary", "tokenizer", "only", "sources", "timings")
     hashes = {NGRAM_HASHES: meta[NGRAM_HASHES]} if NGRAM_HASHES in meta else {}
     return Outcome(
         value=lambda: Summary(_row(file, meta)),
-        show=lambda full: print_answer(f"{told}.", notes=notes, places={"table": file}),
-        json=lambda: {"path": str(file), **{key: meta.get(key) for key in kept}, **hashes},
+        show=lambda full: print_answer(f"{answer}.", notes=notes, places={"table": file}),
+        json=lambda: {"path": str(file), **{name: meta.get(name) for name in facts}, **hashes},
     )
 
 
 def _row(file: Path, meta: dict[str, Any]) -> "pl.DataFrame":
     import polars as pl
 
-    numbers = {name: meta.get(name) for name in ("num_tokens", "num_documents", "num_bigrams")}
-    told = {"boundary": meta.get("boundary"), "tokenizer": (meta.get("tokenizer") or {}).get("name"), "only": meta.get("only")}
-    schema = {"path": pl.String, "id": pl.String, **dict.fromkeys(numbers, pl.Int64), **dict.fromkeys(told, pl.String)}
-    return pl.DataFrame([{"path": str(file), "id": meta["id"], **numbers, **told}], schema=schema)
+    integers, strings = ("num_tokens", "num_documents", "num_bigrams"), ("boundary", "tokenizer", "only")
+    schema = {"path": pl.String, "id": pl.String, **dict.fromkeys(integers, pl.Int64), **dict.fromkeys(strings, pl.String)}
+    tokenizer = (meta.get("tokenizer") or {}).get("name")
+    row = {**{name: meta.get(name) for name in schema}, "path": str(file), "tokenizer": tokenizer}
+    return pl.DataFrame([row], schema=schema)
 
 
 def zoo_counts() -> Path:
@@ -155,6 +151,7 @@ class Slice(LabelledTextOptions, WritingOptions):
         "source's part are skipped. The text is read once to draw them.",
         metavar="N",
         parse=amount,
+        excludes=("limit_tokens",),
         panel=TEXT,
     )
     seed: int = option("Seed of --sample.", 0, least=0, most=config.MOST, panel=TEXT)
@@ -168,15 +165,6 @@ class Slice(LabelledTextOptions, WritingOptions):
         "changed text of `intervene`, too.",
         False,
     )
-
-    def __post_init__(self) -> None:
-        """Raises UsageError also for two amounts of text."""
-        super().__post_init__()
-        if self.sample is not None and self.limit_tokens is not None:
-            problem = "one takes the first tokens, the other documents drawn at random"
-            raise UsageError(problem, where="--limit-tokens and --sample", remedy="give one of them")
-        if self.sample is not None and not self.drawn_tokens:
-            raise UsageError("a sample of no tokens", where="--sample", remedy="give a number such as 20k")
 
     @property
     def drawn_tokens(self) -> int | None:
@@ -193,7 +181,7 @@ class Slice(LabelledTextOptions, WritingOptions):
     ),
     prints=ANSWER,
 )
-def slice_(asked: Slice) -> Outcome["Summary"]:
+def slice_(options: Slice) -> Outcome["Summary"]:
     """Label every predicted token: is its bigram repeated in the context, how far back, and is it rare in training (then an AR hit)?
 
     An AR hit completes a bigram that occurred before in its sequence and occurs at most `max_count` times in training, or at
@@ -215,20 +203,27 @@ def slice_(asked: Slice) -> Outcome["Summary"]:
     from recallkit.text.sample import Sample
     from recallkit.text.tokenizers import BUILTIN
 
-    if asked.models is not None:
-        tokenizer, seq_len = sequences_for(list_models(asked.models), asked.tokenizer_name, asked.end_token, asked.seq_len)
-        asked = replace(asked, tokenizer=None if tokenizer == BUILTIN else tokenizer, seq_len=seq_len)
-    is_builtin = asked.sample is None and asked.is_usual(TextOptions, LabelOptions)
-    read = builtin.resolve_slice_defaults(asked, path(asked.out), is_builtin=is_builtin)
-    folder, sample = read.out, None if asked.drawn_tokens is None else Sample(asked.drawn_tokens, asked.seed)
+    if options.models is not None:
+        tokenizer, seq_len = sequences_for(list_models(options.models), options.tokenizer_name, options.end_token, options.seq_len)
+        options = replace(options, tokenizer=None if tokenizer == BUILTIN else tokenizer, seq_len=seq_len)
+    is_builtin = options.sample is None and options.is_usual(TextOptions, LabelOptions)
+    labelled = builtin.resolve_slice_defaults(options, path(options.out), is_builtin=is_builtin)
+    folder, sample = labelled.out, None if options.drawn_tokens is None else Sample(options.drawn_tokens, options.seed)
     manifest = slicing.slice_text(
-        read.text, folder, counts=read.counts, rare=read.rare, seq_len=read.seq_len, sample=sample, force=asked.force
+        labelled.text,
+        folder,
+        counts=labelled.counts,
+        rare=labelled.rare,
+        seq_len=labelled.seq_len,
+        sample=sample,
+        force=options.force,
     )
-    if why := _why_no_interval(folder / "tokens.parquet"):
-        limited = f"--sample {asked.limit_tokens} in place of --limit-tokens draws documents of all of the text"
-        remedy = "draw more with --sample" if sample else "slice more text" if asked.limit_tokens is None else limited
-        note(f"results on these slices will have no interval: {why}; {remedy}")
-    packs = _write_packs(folder, path(asked.counts)) if asked.pack else []
+    if reason := _why_no_interval(folder / "tokens.parquet"):
+        remedy = "draw more with --sample" if sample else "slice more text"
+        if options.limit_tokens is not None:
+            remedy = f"--sample {options.limit_tokens} in place of --limit-tokens draws documents of all of the text"
+        note(f"results on these slices will have no interval: {reason}; {remedy}")
+    packs = _write_packs(folder, path(options.counts)) if options.pack else []
     summary = summarise_slices(folder / "tokens.parquet")
     return Outcome.of(Summary(summary), lambda: SlicesView(folder, manifest, summary, packs))
 
@@ -243,7 +238,8 @@ def _write_packs(folder: Path, counts: Path | None) -> list[Path]:
     from recallkit.slicing.pack import write_pack
     from recallkit.storage.timings import Timings
 
-    packs, tokens = [write_pack(folder)], open_tokens(folder / "tokens.parquet", needs_counts=False)
+    packs = [write_pack(folder)]
+    tokens = open_tokens(folder / "tokens.parquet", needs_counts=False)
     if tokens.manifest["counts"] is None or tokens.manifest["counts"].get(REPEATED_ONLY):
         note("no pack of changed text: it is made with counts of all training bigrams (--counts)")
         return packs
@@ -259,10 +255,10 @@ def _why_no_interval(tokens: Path) -> str | None:
 
     sums = pl.len().alias("all tokens"), pl.sum("ar_hit").alias("AR hits"), pl.count("ar_hit").alias("known")
     by_document = pl.scan_parquet(tokens, glob=False).group_by("document").agg(*sums).collect()
-    for what in ("all tokens", "AR hits") if by_document["known"].sum() else ("all tokens",):
-        effective = float(effective_number(by_document[what].to_numpy()))
+    for name in ("all tokens", "AR hits") if by_document["known"].sum() else ("all tokens",):
+        effective = float(effective_number(by_document[name].to_numpy()))
         if effective < MIN_CLUSTERS:
-            return too_few(what, effective)
+            return too_few(name, effective)
     return None
 
 
@@ -291,7 +287,7 @@ class Profile(ProfileOptions, LabelledTextOptions, WritingOptions):
     ),
     prints=ANSWER,
 )
-def profile(asked: Profile) -> Outcome["ProfileTables"]:
+def profile(options: Profile) -> Outcome["ProfileTables"]:
     """Profile a text by source, in bounded memory: repeated bigrams per sequence, their distances and positions, AR hits; resumes.
 
     The text is given as for `slice` (in Python also as `texts`), or as a slice directory, `slices`. Columns: see `ProfileTables`.
@@ -299,12 +295,12 @@ def profile(asked: Profile) -> Outcome["ProfileTables"]:
     from recallkit import builtin, profiling
     from recallkit.profiling.view import ProfileView
 
-    if asked.slices is not None:
-        folder = path(asked.out) or Path("profile")
-        tables = profiling.profile_slices(path(asked.slices), folder, asked)
+    if options.slices is not None:
+        folder = path(options.out) or Path("profile")
+        tables = profiling.profile_slices(path(options.slices), folder, options)
     else:
-        is_builtin = asked.is_usual(TextOptions, LabelOptions) and (asked.stop_words, asked.x_min) == ("ours", None)
-        read = builtin.resolve_slice_defaults(asked, path(asked.out), is_builtin=is_builtin, name="profile")
-        folder = read.out
-        tables = profiling.profile(read.text, folder, counts=read.counts, rare=read.rare, seq_len=read.seq_len, options=asked)
+        is_builtin = options.is_usual(TextOptions, LabelOptions) and (options.stop_words, options.x_min) == ("ours", None)
+        text = builtin.resolve_slice_defaults(options, path(options.out), is_builtin=is_builtin, name="profile")
+        folder = text.out
+        tables = profiling.profile(text.text, folder, counts=text.counts, rare=text.rare, seq_len=text.seq_len, options=options)
     return Outcome.of(tables, lambda: ProfileView(folder, tables))

@@ -1,7 +1,7 @@
 """`train`: a model on text, or a sweep of small models on a synthetic task."""
 
 import os
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Literal, Union
 
 from recallkit.commands.adapter import ANSWER, Outcome, command
@@ -66,13 +66,13 @@ class Train(TextTrainingOptions, SweepOptions, WritingOptions, TextOptions, _Mod
         if (self.model is None) == (self.task is None):
             problem = "a model and a task" if self.task else "neither a model nor a task"
             raise UsageError(problem, where="MODEL", remedy="name a model and its text, or give --task")
-        of_sweeps, of_text = ({each.name for each in fields(group)} for group in (SweepOptions, TextTrainingOptions))
-        only = of_sweeps - of_text | {"preset", "workers"}
+        sweep, text = (parameters_of(group).keys() for group in (SweepOptions, TextTrainingOptions))
+        others = sweep - text | {"preset", "workers"}
         if self.task is not None:
-            only = of_text - of_sweeps | {each.name for each in fields(TextOptions) if each.name in parameters_of(Train)}
-        if odd := sorted(name for name in self.not_usual() if name in only):
-            where = f"--{odd[0].replace('_', '-')}"
-            raise UsageError(f"an option of {'text' if self.task else '--task'}", where=where, remedy="leave it out")
+            others = text - sweep | parameters_of(TextOptions).keys() & parameters_of(Train).keys()
+        if wrong := sorted(others & self.not_usual().keys()):
+            kind = "text" if self.task is not None else "--task"
+            raise UsageError(f"an option of {kind}", where=f"--{wrong[0].replace('_', '-')}", remedy="leave it out")
         if self.model is not None and isinstance(self.learning_rates, list) and len(self.learning_rates) > 1:
             raise UsageError("several rates for one model", where="--learning-rates", remedy="give one")
 
@@ -88,26 +88,26 @@ class Train(TextTrainingOptions, SweepOptions, WritingOptions, TextOptions, _Mod
     ),
     prints=ANSWER,
 )
-def train(asked: Train) -> Outcome[Union["TrainingTables", "TradeoffTables"]]:
+def train(options: Train) -> Outcome[Union["TrainingTables", "TradeoffTables"]]:
     """Train a model on text, or sweep small models over a synthetic task to weigh accuracy against bytes of state; resumes.
 
     Columns: see `TrainingTables` and `TradeoffTables`.
     """
-    out = path(asked.out)
-    if asked.model is None:
+    out = path(options.out)
+    if options.model is None:
         from recallkit.training.run import plan_sweep
         from recallkit.training.view import SweepView
 
-        sweep = plan_sweep(asked.preset, asked.task or "", asked, out, asked.device)
-        tradeoff = sweep.train(workers=asked.workers, force=asked.force)
+        sweep = plan_sweep(options.preset, options.task or "", options, out, options.device)
+        tradeoff = sweep.train(workers=options.workers, force=options.force)
         return Outcome.of(tradeoff, lambda: SweepView(sweep.folder, tradeoff))
     from recallkit import builtin
     from recallkit.training.processes import is_first
     from recallkit.training.run import train_text
     from recallkit.training.view import TrainingView
 
-    text = builtin.or_builtin(asked, builtin.TRAINING_TEXT)
-    tables = train_text(str(asked.model), text, asked, out, device=asked.device, force=asked.force)
+    text = builtin.or_builtin(options, builtin.TRAINING_TEXT)
+    tables = train_text(str(options.model), text, options, out, device=options.device, force=options.force)
     if not is_first():
         return Outcome(lambda: tables, lambda full: None, dict)
     return Outcome.of(tables, lambda: TrainingView(out, tables))

@@ -220,7 +220,7 @@ def test_the_command_keeps_both_scores_and_shows_the_tables(small_slices, tmp_pa
 def test_what_cannot_be_asked_is_one_line(small_slices, tiny_model, tmp_path):
     with pytest.raises(UserError, match=r"windows of 79 ids contain whole sequences of 64 predictions"):
         recallkit.gap(CACHE, BIGRAM, slices=small_slices, context_gain=64)
-    with pytest.raises(UsageError, match="needs --context-gain"):
+    with pytest.raises(UsageError, match="goes with --context-gain"):
         recallkit.gap(CACHE, BIGRAM, slices=small_slices, context_stride=1)
     byte_level = shutil.copytree(tiny_model("llama", vocab_size=256), tmp_path / "bytes")
     plan = plan_scores([str(byte_level)], small_slices, ScoringOptions(model_tokenizer="bytes"))[0]

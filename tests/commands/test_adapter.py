@@ -57,7 +57,7 @@ class ToyLine(Toy):
 
 
 def declare():
-    @command("toy", Toy, examples=("recallkit toy a b --size 10k",), chooses=True, exports=True)
+    @command("toy", Toy, examples=("recallkit toy a b --size 10k",), prints=("figures", "width", "drawn", "export"))
     def toy(asked: ToyLine) -> Outcome[dict[str, object]]:
         """Read what there is: in order.
 
@@ -168,7 +168,7 @@ def test_figures_are_as_wide_as_asked_and_of_the_models_asked(invoke, tmp_path):
     assert r"\caption{Of zoo:attention, runs/one, runs/two.}" in drawn("--model", "runs/two", "--model", "runs/one")[1], "in their order"
     for name in ("zoo:attention,cache=window:4+32,weights=int8", MODELS[3], MODELS[3].removeprefix("zoo:")):
         assert rf"\caption{{Of zoo:attention, {MODELS[3]}.}}" in drawn("--model", name)[1], "as typed, or as it is shown"
-    assert invoke("--model", "one")[::2] == (2, "recallkit: --model: chooses what is drawn; add --figures DIR\n")
+    assert invoke("--model", "one")[::2] == (2, "recallkit: --model: goes with --figures; give --figures as well\n")
     others = f"choose from runs/one, runs/two, '{MODELS[3]}'"
     for words, out, told in (
         (("--model", "tow"), "order 2\n", f"tow: no such model in these figures; {others}"),
@@ -217,7 +217,7 @@ def test_options_of_the_command_line_alone_are_none_of_pythons(toy, invoke):
 
 def test_the_function_is_told_with_its_arguments(toy):
     signature = inspect.signature(toy)
-    assert list(signature.parameters)[:2] == ["sources", "out"]
+    assert next(iter(signature.parameters)) == "sources"
     assert signature.parameters["order"].annotation is int
     assert "Returns all of it." in toy.__doc__
     assert "order: Which.  [2 to 5]  [default: 2]" in toy.__doc__

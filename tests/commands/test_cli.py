@@ -297,12 +297,6 @@ def test_every_command_answers_without_arguments(invoke, briefly, tmp_path, monk
     assert {**after, "timings": None} == {**before, "timings": None}
 
 
-def test_a_synonym_is_answered_with_the_commands_name(invoke):
-    status, _, err = invoke("compare", "a", "b")
-    assert status == 2
-    assert "Did you mean 'gap'?" in err
-
-
 def test_the_demo_tells_how_much_was_recall(invoke, briefly):
     result = json.loads(invoke("demo", "--json")[1])
     rows = {(r["model"], r["slice"]): r for r in result["gap"]["gap"] if r["source"] == "ALL"}

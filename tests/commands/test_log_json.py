@@ -130,7 +130,7 @@ def test_stages_begin_and_end_with_seconds_and_amounts(run, shard, tmp_path):
     ("arguments", "problem"),
     [
         (["nonsense"], "nonsense"),
-        (["slice", "--max-count", "5", "--max-rate", "5"], "two thresholds"),
+        (["slice", "--max-count", "5", "--max-rate", "5"], "cannot be combined"),
         ([], "no command"),
     ],
 )

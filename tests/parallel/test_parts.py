@@ -92,7 +92,7 @@ def test_a_share_cannot_do_what_needs_all_parts(run, command, tmp_path, given):
     for name in ("score", "intervene"):
         done = run(*command(name, tmp_path / "made"), "--share", "1/2", *given)
         assert done.returncode == 2
-        assert "--share: goes with none of --force, --engine ray and --log-to" in done.stderr
+        assert f"--share and {given[0]}: cannot be combined" in done.stderr
 
 
 def test_a_model_that_is_replaced_meanwhile_is_noticed_by_a_worker(run, command, warm_workers, tiny_model, tmp_path, monkeypatch):

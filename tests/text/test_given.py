@@ -127,7 +127,7 @@ def test_sources_that_are_texts(tmp_path: Path) -> None:
         recallkit.slice([{"text": "a"}], tmp_path / "slices")
     with pytest.raises(UserError, match="give texts themselves as texts="):
         recallkit.slice(["A text of many words that is no name of a file."], tmp_path / "slices")
-    with pytest.raises(UsageError, match="sources and texts"):
+    with pytest.raises(UsageError, match="SOURCE and texts: cannot be combined"):
         recallkit.slice("a.jsonl", tmp_path / "slices", texts=["a"])
-    with pytest.raises(UsageError, match="SOURCE and --import"):
+    with pytest.raises(UsageError, match="--import and texts: cannot be combined"):
         recallkit.count(texts=["a"], out=tmp_path / "a.duckdb", import_file=tmp_path / "b")
