@@ -7,7 +7,7 @@ The stages are functions here, with the names and the options of the command lin
     recallkit.slice("valid.jsonl.zst", counts="counts.duckdb", out="slices")
     tables = recallkit.gap("path/to/attention", ["path/to/mamba"], slices="slices")
 
-Nothing but this file, `config` and `errors` is imported before a function is asked for: the command line and every process that
+Nothing but this file, `config` and `errors` is imported before a function is used: the command line and every process that
 scores import this package, too.
 """
 
@@ -124,9 +124,9 @@ if not TYPE_CHECKING:  # a type checker would conclude from it that every name e
         """The names in `__all__`, imported when they are first used."""
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found: object = getattr(import_module(_MODULES[name]), "slice_" if name == "slice" else name)
-        globals()[name] = found
-        return found
+        value: object = getattr(import_module(_MODULES[name]), "slice_" if name == "slice" else name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -46,13 +46,13 @@ def run(arguments: list[str] | None = None) -> None:
     os.environ["RUST_BACKTRACE"] = "0"  # a panic of a library in Rust becomes one line, without sixty of its stack before it
     if isinstance(sys.stdout, io.TextIOWrapper):  # names that are not UTF-8 are printed escaped, as JSON has them
         sys.stdout.reconfigure(errors="backslashreplace")
-    given = sys.argv[1:] if arguments is None else arguments
-    command = next((word for word in given if not word.startswith("-")), None)
-    given = _start_events(given, command)
+    words = sys.argv[1:] if arguments is None else arguments
+    command = next((word for word in words if not word.startswith("-")), None)
+    words = _start_events(words, command)
     interrupts: list[signal.Signals] = []
     try:
         with _insistent_interrupts(interrupts):
-            status: Any = app(args=given, standalone_mode=False)
+            status: Any = app(args=words, standalone_mode=False)
             sys.stdout.flush()
     except BaseException as error:  # an interrupt is an interrupt, whatever it was converted to on its way
         if not interrupts:
@@ -64,12 +64,12 @@ def run(arguments: list[str] | None = None) -> None:
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _start_events(given: list[str], command: str | None) -> list[str]:
+def _start_events(words: list[str], command: str | None) -> list[str]:
     """Writes events to stderr if requested, before anything can fail; returns the remaining arguments."""
-    options = given[: given.index("--")] if "--" in given else given
+    options = words[: words.index("--")] if "--" in words else words
     if events.OPTION in options or events.are_on():
         events.start(command)
-    return [word for word in options if word != events.OPTION] + given[len(options) :]
+    return [word for word in options if word != events.OPTION] + words[len(options) :]
 
 
 @contextlib.contextmanager
@@ -77,7 +77,7 @@ def _insistent_interrupts(heard: list[signal.Signals]) -> Iterator[None]:
     """Ctrl-C, and SIGTERM, which batch systems send before they kill, raise KeyboardInterrupt where it is safe, until it takes effect.
 
     Python drops an exception that is raised in a destructor. One raised in an import can leave the import lock
-    taken, so that the program waits for ever, or a library takes it for a missing package: there it waits for the end, as in `events.held`.
+    taken, so that the program waits for ever, or a library takes it for a missing package: there it waits for the end, as in `uncut`.
     `heard` is empty until an end is requested. Once the block has ended on such a request, further ones are
     ignored: a repetition already under way, or a second Ctrl-C, would otherwise end the interpreter by the signal.
     """
@@ -87,7 +87,7 @@ def _insistent_interrupts(heard: list[signal.Signals]) -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         if has_ended:
             return
-        waits = events.are_held or _is_importing(frame)
+        waits = events.is_uncut or _is_importing(frame)
         again = threading.Timer(0.02 if waits else 1.0, os.kill, (os.getpid(), number))
         again.daemon = True
         again.start()
@@ -174,8 +174,8 @@ def _stop_defective(error: BaseException, first_line: str | None) -> None:
     lines = "".join(traceback.format_exception(error))
     if events.are_on():
         _stop(UserError(problem), EXIT_DEFECT, traceback=lines)
-    kept: dict[str, Any] = {"prefix": "recallkit-error-", "suffix": ".txt", "delete": False, "encoding": "utf-8", "errors": "replace"}
-    with tempfile.NamedTemporaryFile("w", **kept) as file:
+    encoding = {"encoding": "utf-8", "errors": "replace"}
+    with tempfile.NamedTemporaryFile("w", prefix="recallkit-error-", suffix=".txt", delete=False, **encoding) as file:
         where = f"recallkit {VERSION}, Python {platform.python_version()}, {platform.platform()}"
         report = f"{where}\n{shlex.join(map(redacted, sys.argv))}\n\n{lines}"
         file.write("".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in redacted(report)))

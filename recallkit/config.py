@@ -144,9 +144,9 @@ def check_installed(package: str, extra: str, *, where: str | None = None, other
 
 def home() -> Path:
     """The cache folder: $RECALLKIT_HOME, or the platform's folder for caches."""
-    given = os.environ.get("RECALLKIT_HOME")
-    if given:
-        return Path(given)
+    folder = os.environ.get("RECALLKIT_HOME")
+    if folder:
+        return Path(folder)
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("recallkit"))

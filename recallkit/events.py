@@ -41,8 +41,8 @@ _LONGEST_OUTPUT = 1 << 20
 _SECONDS_TO_DRAIN = 2.0
 """How long the program waits at its end for output still in the pipe: the reader of the log may be slow."""
 
-are_held = False
-"""Whether an interrupt waits, because a block of `held` is under way."""
+is_uncut = False
+"""Whether an interrupt waits, because a block of `uncut` is under way."""
 
 _lock = threading.RLock()
 _pump: _Pump | None = None
@@ -152,14 +152,14 @@ def note(message: str, *, event: str = "note", level: str = "info", **fields: An
 
 
 @contextlib.contextmanager
-def held() -> Iterator[None]:
+def uncut() -> Iterator[None]:
     """A short block that Ctrl-C and SIGTERM do not cut: they are heard once it has ended."""
-    global are_held
-    are_held = True
+    global is_uncut
+    is_uncut = True
     try:
         yield
     finally:
-        are_held = False
+        is_uncut = False
 
 
 def emit_error(problem: str, *, where: object = None, remedy: str | None = None, **fields: Any) -> None:

@@ -25,7 +25,7 @@ from numba.core.registry import cpu_target
 
 from recallkit import config as settings
 
-__all__ = ["frozen", "njit", "prange"]
+__all__ = ["njit", "prange", "read_only"]
 
 _BLAS = "scipy.linalg.cython_blas"
 
@@ -48,7 +48,7 @@ def _initialise() -> None:
 _initialise()
 
 
-def frozen(array: np.ndarray) -> np.ndarray:
+def read_only(array: np.ndarray) -> np.ndarray:
     """A plain, contiguous, read-only view, so that arrays that are mapped, sliced, Arrow's or ordinary share one compiled kernel."""
     view = np.ascontiguousarray(array).view(np.ndarray)
     view.flags.writeable = False
@@ -60,10 +60,10 @@ def _keep_what_is_compiled() -> tempfile.TemporaryDirectory[str] | None:
     try:
         FunctionCache(_keep_what_is_compiled)
     except RuntimeError:
-        made = tempfile.TemporaryDirectory(prefix="recallkit-compiled-")
-        config.CACHE_DIR = made.name
-        Finalize(None, made.cleanup, exitpriority=0)  # worker processes end without running `atexit` functions
-        return made
+        folder = tempfile.TemporaryDirectory(prefix="recallkit-compiled-")
+        config.CACHE_DIR = folder.name
+        Finalize(None, folder.cleanup, exitpriority=0)  # worker processes end without running `atexit` functions
+        return folder
     return None
 
 

@@ -57,11 +57,11 @@ def out_option(what: str = "The directory to write.", default: str | None = None
     return option(what, value, flags=("-o", "--out"), metavar=metavar, default=default, panel=OUTPUT)
 
 
-def _destination(given: Any) -> Any:
+def _destination(value: Any) -> Any:
     """A tracker to log to, such as `wandb:PROJECT`. Raises ValueError for an unknown one."""
     from recallkit.trackers import parse_destination
 
-    return given if isinstance(given, tuple) else parse_destination(given)
+    return value if isinstance(value, tuple) else parse_destination(value)
 
 
 # ------------------------------------------------------------------------------------------------------- what is written
@@ -206,13 +206,13 @@ class WorkerOptions(Options):
     )
 
 
-def _share(given: Any) -> tuple[int, int]:
+def _share(value: Any) -> tuple[int, int]:
     """`3/16`: the third of 16. Raises ValueError for anything else."""
-    if isinstance(given, tuple):
-        return given
-    place, _, shares = given.partition("/")
+    if isinstance(value, tuple):
+        return value
+    place, _, shares = value.partition("/")
     if not (place.isdecimal() and shares.isdecimal() and 1 <= int(place) <= int(shares) <= config.LONGEST):
-        raise ValueError(f"{given!r} is not a share; give one such as 3/16, from 1/16 to 16/16")
+        raise ValueError(f"{value!r} is not a share; give one such as 3/16, from 1/16 to 16/16")
     return int(place), int(shares)
 
 
@@ -376,7 +376,7 @@ class RecallOptions(PromptOptions):
     @property
     def every_length(self) -> list[int]:
         """`lengths` in their order, each once; none if they are not given."""
-        return sorted({length(each) for each in self.lengths}) if isinstance(self.lengths, list) else []
+        return sorted({length(size) for size in self.lengths}) if isinstance(self.lengths, list) else []
 
     @property
     def kept_tokens(self) -> int:
@@ -424,7 +424,7 @@ class MqarOptions(EvaluationOptions):
 
 
 _AS_PRESET, _OF_RECIPE = "as in the preset", "of the recipe"
-Whole = int | Sequence[int] | None
+Sizes = int | Sequence[int] | None
 _sizes = partial(option, metavar="NUMBERS", default=_AS_PRESET, least=1, most=1 << 16, joined=True, panel=SWEEPS)
 _joined = partial(option, default=_AS_PRESET, joined=True, panel=SWEEPS)
 _number = partial(option, least=1, most=config.MOST, default=_AS_PRESET, panel=SWEEPS)
@@ -469,14 +469,14 @@ class SweepOptions(RecipeOptions):
     mixers: str | Sequence[str] | None = _joined(
         "Mixers to train, of the preset or any others; A+B alternates them (see `recallkit models --describe`).", metavar="NAMES"
     )
-    widths: Whole = _sizes("Widths of the models.")
+    widths: Sizes = _sizes("Widths of the models.")
     mixer_options: str | Sequence[str] | None = _joined(
         "Options for the mixers that have them, in every combination: feature_dim=4,8,window=16. short_conv=0 removes short convolutions.",
         metavar="NAME=VALUES",
     )
-    pairs: Whole = _sizes("Numbers of pairs in training, with equally many sequences for each.")
+    pairs: Sizes = _sizes("Numbers of pairs in training, with equally many sequences for each.")
     test_seq_len: int | None = _number("Ids of a test sequence.", most=config.LONGEST)
-    test_pairs: Whole = _sizes("Numbers of pairs in the tests.")
+    test_pairs: Sizes = _sizes("Numbers of pairs in the tests.")
     examples: int | None = _number("Training sequences.")
     test_examples: int | None = _number("Test sequences.")
     vocab: int | None = _number("Ids of the vocabulary.", most=1 << 20)

@@ -36,12 +36,13 @@ class Plugin(NamedTuple):
     def file(self) -> str:
         """The file of its module. Raises UserError where that is not to be found."""
         try:
-            found = importlib.util.find_spec(self.entry.module)
+            spec = importlib.util.find_spec(self.entry.module)
         except Exception as error:
             raise self._fault(error) from error
-        if found is None or not (found.origin or "").endswith(".py"):
+        file = spec.origin if spec is not None else None
+        if file is None or not file.endswith(".py"):
             raise UserError(f"no module {self.entry.module}", where=self.name, remedy=f"install {self.origin} again")
-        return str(found.origin)
+        return file
 
     def load(self) -> object:
         """The object, imported. Raises UserError for whatever its module raises."""
@@ -59,13 +60,13 @@ def installed() -> dict[str, Plugin]:
     """The plug-ins by their names."""
     from importlib.metadata import entry_points
 
-    found = {}
+    plugins = {}
     for group, kind in {**FUNCTIONS, **OBJECTS}.items():
         for entry in entry_points(group=f"recallkit.{group}"):
             if entry.dist is not None:
                 name = f"{entry.dist.name}.{entry.name}"
-                found[name] = Plugin(kind, name, f"{entry.dist.name} {entry.dist.version}", entry)
-    return dict(sorted(found.items()))
+                plugins[name] = Plugin(kind, name, f"{entry.dist.name} {entry.dist.version}", entry)
+    return dict(sorted(plugins.items()))
 
 
 def describe(*kinds: str) -> list[tuple[str, str]]:
@@ -85,8 +86,8 @@ def describe(*kinds: str) -> list[tuple[str, str]]:
 
 def find(name: str, *kinds: str) -> Plugin | None:
     """The plug-in of one of these kinds that a name means."""
-    found = installed().get(name) if "." in name else None
-    return found if found is not None and found.kind in kinds else None
+    plugin = installed().get(name) if "." in name else None
+    return plugin if plugin is not None and plugin.kind in kinds else None
 
 
 def find_function(name: str) -> Plugin | None:

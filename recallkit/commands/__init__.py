@@ -1,39 +1,26 @@
 """The commands, which are also functions of the Python API; a module has those of one theme, and related functions of Python only."""
 
-COMMANDS = {
-    "gap": "recallkit.commands.gap",
-    "demo": "recallkit.commands.gap",
-    "count": "recallkit.commands.text",
-    "slice": "recallkit.commands.text",
-    "profile": "recallkit.commands.text",
-    "score": "recallkit.commands.score",
-    "published": "recallkit.commands.gap",
-    "track": "recallkit.commands.gap",
-    "intervene": "recallkit.commands.causal",
-    "ablate": "recallkit.commands.causal",
-    "eval-recall": "recallkit.commands.recall",
-    "build-rows": "recallkit.commands.recall",
-    "mqar": "recallkit.commands.recall",
-    "train": "recallkit.commands.train",
-    "report": "recallkit.commands.results",
-    "tokens": "recallkit.commands.results",
-    "verify": "recallkit.commands.results",
-    "models": "recallkit.commands.about",
-    "sources": "recallkit.commands.about",
-    "tasks": "recallkit.commands.about",
-    "doctor": "recallkit.commands.about",
+GROUPS = {
+    "The gap": {
+        "gap": "gap",
+        "demo": "gap",
+        "count": "text",
+        "slice": "text",
+        "profile": "text",
+        "score": "score",
+        "published": "gap",
+        "track": "gap",
+    },
+    "Causal measures": {"intervene": "causal", "ablate": "causal"},
+    "Recall tasks": {"eval-recall": "recall", "build-rows": "recall", "mqar": "recall", "train": "train"},
+    "Results": {"report": "results", "tokens": "results", "verify": "results"},
+    "What there is": {"models": "about", "sources": "about", "tasks": "about"},
+    "This machine": {"doctor": "about"},
 }
-"""The module of each command, in the order of the help."""
+"""The module of each command, in the order and under the headings of the help."""
 
-PANELS = {
-    **dict.fromkeys(("gap", "demo", "count", "slice", "profile", "score", "published", "track"), "The gap"),
-    **dict.fromkeys(("intervene", "ablate"), "Causal measures"),
-    **dict.fromkeys(("eval-recall", "build-rows", "mqar", "train"), "Recall tasks"),
-    **dict.fromkeys(("report", "tokens", "verify"), "Results"),
-    **dict.fromkeys(("models", "sources", "tasks"), "What there is"),
-    "doctor": "This machine",
-}
-"""The group of each command in the help."""
+COMMANDS = {name: f"{__name__}.{module}" for group in GROUPS.values() for name, module in group.items()}
+"""The full name of each command's module."""
 
 USUAL = {
     "count": "--tokenizer --limit-tokens --text-field --end-token --boundary --workers",

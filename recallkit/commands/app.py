@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from recallkit import events
-from recallkit.commands import ALWAYS, COMMANDS, PANELS, USUAL
+from recallkit.commands import ALWAYS, COMMANDS, GROUPS, USUAL
 from recallkit.commands.adapter import DECLARED, Command
 from recallkit.config import VERSION
 from recallkit.declarations import Parameter
@@ -131,11 +131,8 @@ class _Group(_Reading, TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for name in COMMANDS:
-            rows = sections.setdefault(PANELS.get(name, "Other commands"), [])
-            rows.append((name, self.get_command(ctx, name).help))
-        _write_sections(formatter, sections)
+        helps = {name: self.get_command(ctx, name).help for name in COMMANDS}
+        _write_sections(formatter, {heading: [(name, helps[name]) for name in group] for heading, group in GROUPS.items()})
 
 
 _SETTINGS = {"help_option_names": ["--help", "-h"]}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.jit import frozen
+from recallkit.jit import read_only
 from recallkit.slicing.copy_loops import leading_power, mark_ngrams
 from recallkit.text.sequences import group_ids
 
@@ -128,7 +128,7 @@ class _Marker:
         end at positions [first, stop) are of the sample, that is would be known if they were in the
         training text, and how many of these are in it.
         """
-        ids, size = frozen(ids), self.known.size
+        ids, size = read_only(ids), self.known.size
         largest = np.uint64(self.known.largest)
         power = leading_power(size)
         table = self.known.hashes, self._places, self._shift

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from recallkit.jit import frozen, njit
+from recallkit.jit import njit, read_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +90,7 @@ def label_bigrams(ids: np.ndarray, offsets: np.ndarray, *, num_threads: int = 2)
     )
     longest = int(np.diff(offsets).max(initial=1))
     bits = max(_CACHED_BITS, (2 * longest - 1).bit_length())
-    ids = frozen(ids)
+    ids = read_only(ids)
     places = offsets.astype(np.uint64)
 
     def label(first: int, last: int) -> None:
@@ -179,7 +179,7 @@ def longest_matches(ids: np.ndarray, offsets: np.ndarray, *, num_threads: int = 
     """
     num_sequences = len(offsets) - 1
     lengths = np.empty(int(offsets[-1] - offsets[0]) - num_sequences, np.int32)
-    ids, places = frozen(ids), offsets.astype(np.int64)
+    ids, places = read_only(ids), offsets.astype(np.int64)
     longest = int(np.diff(offsets).max(initial=1))
     # An automaton of n ids has at most 2 n states and 3 n edges.
     bits = (4 * longest).bit_length()

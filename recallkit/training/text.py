@@ -231,7 +231,7 @@ class TextRun:
         ids, targets, num_lists = self._batch()
         share = self.recipe.share(self.step, self.num_steps)
         loss, _ = self.trainer.gradients(ids, targets)
-        with events.held():  # weights, step and curve change together
+        with events.uncut():  # weights, step and curve change together
             self.trainer.update(share)
             self.step += 1
             if not math.isfinite(loss):
@@ -321,7 +321,7 @@ class TextRun:
         if self.journal is None or self.step == self.num_steps:
             return
         number = self.journal.num_parts
-        with events.held():
+        with events.uncut():
             _write_tensors(self.journal.part(number), self.trainer.state())
             state = {"step": self.step, "curve": self.curve, "losses": self.losses}
             self.journal.commit({**state, "saved": number})

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from recallkit import cli
-from recallkit.commands import ALWAYS, COMMANDS, PANELS, USUAL, adapter
+from recallkit.commands import ALWAYS, COMMANDS, USUAL, adapter
 from recallkit.commands.adapter import Outcome, command
 from recallkit.commands.app import declared
 from recallkit.declarations import File, Options, amount, argument, names, option, parameters_of, path
@@ -257,10 +257,6 @@ def test_every_command_that_scores_takes_every_option_of_how_models_are_run():
     """`demo` has its own models, which need none."""
     for name in ("score", "gap", "track", "intervene", "ablate"):
         assert parameters_of(ScoringOptions).keys() <= {each.name for each in declared(name).parameters}, name
-
-
-def test_every_command_is_in_its_place():
-    assert list(COMMANDS) == list(PANELS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
