@@ -568,7 +568,3 @@ class ReportOptions(Options):
     more: File | Sequence[File] | None = option("Also show the results in this folder. May be repeated.", flags=("--with",), metavar="DIR")
     sequence: int | Sequence[int] | None = option("Also show this sequence of the text. May be repeated.", least=0)
     document: int | Sequence[int] | None = option("Also show all sequences of this document. May be repeated.", least=0)
-
-
-Which = Literal["ar_hit", "repeated", "reference_only", "model_only", "both_right", "both_wrong", "all"]
-"""Tokens to select: by their labels, or by who of the reference and the model is right."""

@@ -3,13 +3,14 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from recallkit import config
 from recallkit.commands.adapter import Outcome, command
 from recallkit.declarations import Options, argument, option
-from recallkit.errors import UsageError
 from recallkit.options import MODEL_SYNTAX, AnyModels
 
 Rows = list[tuple[str, str]]
+
+WIDTH, SEQ_LEN = 1024, 2048
+"""Channels and tokens for which the costs of mixers are described."""
 
 
 def _list_of(title: str, rows: Rows) -> Outcome[Rows]:
@@ -26,15 +27,13 @@ class ListModels(Options):
     models: AnyModels | None = argument(f"With --describe: models ({MODEL_SYNTAX}), or tokenizers alone.", metavar="MODEL")
     _: KW_ONLY
     describe: bool = option("Parameters, state and operations of mixers and zoo models.", False)
-    width: int = option("With --describe: channels of the mixers, a multiple of 64.", 1024, least=64, most=1 << 16)
-    seq_len: int = option("With --describe: tokens of the sequence.", 2048, least=1, most=config.LONGEST)
     presets: bool = option("The papers' architectures: printed and counted parameters, state, operations.", False)
 
 
 @command(
     "models",
     ListModels,
-    examples=("recallkit models", "recallkit models --describe path/to/mamba", "recallkit models --describe --width 1024"),
+    examples=("recallkit models", "recallkit models --describe path/to/mamba", "recallkit models --describe"),
     prints=("full",),
 )
 def models(options: ListModels) -> Outcome[Any]:
@@ -54,14 +53,11 @@ def models(options: ListModels) -> Outcome[Any]:
         return Outcome(lambda: inputs, lambda full: describe.print_inputs(inputs), lambda: inputs)
     if not options.describe:
         return _list_of("What can be given as MODEL; NAME=MODEL names it.", describe_models())
-    width, seq_len = options.width, options.seq_len
-    if width % 64:
-        raise UsageError(f"{width} channels", where="--width", remedy="give a multiple of 64")
-    mixers, zoo_models = describe.describe_mixers(width, seq_len), describe.describe_zoo()
-    described = {"width": width, "seq_len": seq_len, "mixers": mixers, "models": zoo_models}
+    mixers, zoo_models = describe.describe_mixers(WIDTH, SEQ_LEN), describe.describe_zoo()
+    described = {"width": WIDTH, "seq_len": SEQ_LEN, "mixers": mixers, "models": zoo_models}
 
     def show(full: bool) -> None:
-        describe.print_costs(mixers, zoo_models, width, seq_len, full=full)
+        describe.print_costs(mixers, zoo_models, WIDTH, SEQ_LEN, full=full)
 
     return Outcome(lambda: described, show, lambda: described)
 

@@ -54,7 +54,7 @@ class Outcome(Generic[T]):
     failure: str | None = None
 
     @classmethod
-    def of(cls, tables: T, *makers: "Callable[[], ResultView]") -> "Outcome[T]":
+    def from_views(cls, tables: T, *makers: "Callable[[], ResultView]") -> "Outcome[T]":
         """The tables of a result in a folder, which the first view shows; those of others are printed with --full, exported and drawn."""
         views = functools.cache(lambda: [make() for make in makers])
         return cls(

@@ -69,7 +69,7 @@ def intervene(options: InterveneLine) -> Outcome["InterveneTables"]:
     if options.share is not None:
         return Outcome.of_shares(intervening.score_share(compared, folder, options, options, options.share))
     tables = intervening.intervene(compared, folder, target, options, options)
-    return Outcome.of(tables, lambda: InterventionView(target, tables))
+    return Outcome.from_views(tables, lambda: InterventionView(target, tables))
 
 
 _MODEL = "zoo:hybrid"
@@ -141,4 +141,4 @@ def ablate(options: Ablate) -> Outcome["AblationTables"]:
     )
     target = path(options.out) or ablation.ablation_path(folder, model, question)
     tables = ablation.ablate(model, folder, target, options, question, force=options.force)
-    return Outcome.of(tables, lambda: AblationView(target, tables))
+    return Outcome.from_views(tables, lambda: AblationView(target, tables))

@@ -60,7 +60,7 @@ def demo(options: ForceOptions) -> Outcome["GapTables"]:
     causal = intervening.intervention_path(slices, specs, _OF_DEMO)
     audit = intervening.intervene(specs, slices, causal, replace(_OF_DEMO, force=options.force))
     page = write_report(out, builtin.page(), ReportOptions(more=causal)).page
-    outcome = Outcome.of(
+    outcome = Outcome.from_views(
         tables,
         lambda: ComparisonView(read_comparison(out, slices), causal_view.causal_recall(audit)),
         lambda: slices_view.SlicesView(slices, slices_view.manifest_of(slices), summarise_slices(slices / "tokens.parquet")),
@@ -217,7 +217,7 @@ def gap(options: GapLine) -> Outcome["GapTables"]:
     views: list[Callable[[], ResultView]] = [lambda: ComparisonView(read_comparison(target, folder), recalled)]
     if has_audit:
         views.append(lambda: causal_view.InterventionView(intervening.intervention_path(folder, models, usual)))
-    outcome = replace(Outcome.of(tables, *views), failure=failure)
+    outcome = replace(Outcome.from_views(tables, *views), failure=failure)
     page, notes = None, unjudged_lines(verdicts)
     if options.text is not None:
         page = write_report(target, options=ReportOptions(slices=None if options.out is None else folder)).page
@@ -340,4 +340,4 @@ def track(options: Track) -> Outcome["TrackTables"]:
     out = path(options.out) or track_path(slices, reference, checkpoints, causal=options.causal, followed=followed)
     run = tracking.TrackedRun(slices, out, reference, options, options.causal, options.force, followed=followed)
     tables = tracking.track(run, checkpoints)
-    return Outcome.of(tables, lambda: TrackView(out, tables))
+    return Outcome.from_views(tables, lambda: TrackView(out, tables))

@@ -98,7 +98,7 @@ def eval_recall(options: EvalRecallLine) -> Outcome["RecallTables"]:
     outcome: Outcome[RecallTables] = Outcome(_no_tables, lambda full: None, dict)
     if own_plan is not None:
         recalled, place = own_plan.run()
-        outcome = Outcome.of(recalled, lambda: RecallView(place, recalled))
+        outcome = Outcome.from_views(recalled, lambda: RecallView(place, recalled))
     if stock_plan is None:
         return replace(outcome, json=lambda: {"out": str(folder), **outcome.json()})
     metrics = stock_plan.run()
@@ -217,5 +217,5 @@ def eval_mqar(options: Mqar) -> Outcome["MqarTables"]:
     folder = builtin.results_folder("mqar", path(options.out), is_builtin=options.models is None)
     sized = with_usual_size(options, is_zoo=options.models is None)
     tables, place = plan_mqar(builtin.named_models(options.models), numbers(sized.pairs), folder, sized).run()
-    outcome = Outcome.of(tables, lambda: MqarView(place, tables))
+    outcome = Outcome.from_views(tables, lambda: MqarView(place, tables))
     return replace(outcome, json=lambda: {"out": str(folder), **outcome.json()})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Union
 from recallkit.commands.adapter import Outcome, choose_models, command
 from recallkit.declarations import File, Options, argument, option, path
 from recallkit.errors import UsageError, UserError
-from recallkit.options import ReportOptions, Which, out_option, slices_option
+from recallkit.options import ReportOptions, out_option, slices_option
 
 if TYPE_CHECKING:
     import polars as pl
@@ -131,7 +131,6 @@ class ShowTokens(Options):
     model: str | None = option("The model. Default: the one farthest behind on AR hits.", metavar="NAME")
     reference: str | None = option("The model to compare it with. Default: the comparison's reference.", metavar="NAME")
     slices: File | None = slices_option()
-    which: Which | None = option("The tokens to list and to mark in the text.", flags=("--filter",), default="ar_hit")
 
 
 @command(
@@ -139,7 +138,7 @@ class ShowTokens(Options):
     ShowTokens,
     examples=(
         "recallkit tokens",
-        "recallkit tokens slices --sequence 12 --reference zoo:attention --model zoo:mamba --filter model_only",
+        "recallkit tokens slices --sequence 12 --reference zoo:attention --model zoo:mamba",
     ),
 )
 def show_tokens(options: ShowTokens) -> Outcome["ScoredSequence"]:
@@ -165,8 +164,8 @@ def show_tokens(options: ShowTokens) -> Outcome["ScoredSequence"]:
     )
     return Outcome(
         value=lambda: shown,
-        show=lambda full: print_tokens(shown, options.which),
-        json=lambda: {"slices": str(slices), **tokens_json(shown, options.which)},
+        show=lambda full: print_tokens(shown),
+        json=lambda: {"slices": str(slices), **tokens_json(shown)},
     )
 
 

@@ -194,7 +194,6 @@ def slice_(options: Slice) -> Outcome["Summary"]:
     row's tokens; the last two null without counts). The labels themselves: `tokens`.
     """
     from recallkit import builtin, slicing
-    from recallkit.display.console import note
     from recallkit.display.notebook import Summary
     from recallkit.models.loading import sequences_for
     from recallkit.models.spec import list_models
@@ -218,14 +217,9 @@ def slice_(options: Slice) -> Outcome["Summary"]:
         sample=sample,
         force=options.force,
     )
-    if reason := _why_no_interval(folder / "tokens.parquet"):
-        remedy = "draw more with --sample" if sample else "slice more text"
-        if options.limit_tokens is not None:
-            remedy = f"--sample {options.limit_tokens} in place of --limit-tokens draws documents of all of the text"
-        note(f"results on these slices will have no interval: {reason}; {remedy}")
     packs = _write_packs(folder, path(options.counts)) if options.pack else []
     summary = summarise_slices(folder / "tokens.parquet")
-    return Outcome.of(Summary(summary), lambda: SlicesView(folder, manifest, summary, packs))
+    return Outcome.from_views(Summary(summary), lambda: SlicesView(folder, manifest, summary, packs))
 
 
 def _write_packs(folder: Path, counts: Path | None) -> list[Path]:
@@ -244,22 +238,6 @@ def _write_packs(folder: Path, counts: Path | None) -> list[Path]:
         note("no pack of changed text: it is made with counts of all training bigrams (--counts)")
         return packs
     return [*packs, write_pack(make_changed_text(tokens, InterventionOptions(), counts, Timings()))]
-
-
-def _why_no_interval(tokens: Path) -> str | None:
-    """Why intervals of these labels' documents are none, however models score; None if there will be some."""
-    import polars as pl
-
-    from recallkit.display.cells import too_few
-    from recallkit.measure.ratio import MIN_CLUSTERS, effective_number
-
-    sums = pl.len().alias("all tokens"), pl.sum("ar_hit").alias("AR hits"), pl.count("ar_hit").alias("known")
-    by_document = pl.scan_parquet(tokens, glob=False).group_by("document").agg(*sums).collect()
-    for name in ("all tokens", "AR hits") if by_document["known"].sum() else ("all tokens",):
-        effective = float(effective_number(by_document[name].to_numpy()))
-        if effective < MIN_CLUSTERS:
-            return too_few(name, effective)
-    return None
 
 
 @dataclass(frozen=True)
@@ -303,4 +281,4 @@ def profile(options: Profile) -> Outcome["ProfileTables"]:
         text = builtin.resolve_slice_defaults(options, path(options.out), is_builtin=is_builtin, name="profile")
         folder = text.out
         tables = profiling.profile(text.text, folder, counts=text.counts, rare=text.rare, seq_len=text.seq_len, options=options)
-    return Outcome.of(tables, lambda: ProfileView(folder, tables))
+    return Outcome.from_views(tables, lambda: ProfileView(folder, tables))

@@ -100,7 +100,7 @@ def train(options: Train) -> Outcome[Union["TrainingTables", "TradeoffTables"]]:
 
         sweep = plan_sweep(options.preset, options.task or "", options, out, options.device)
         tradeoff = sweep.train(workers=options.workers, force=options.force)
-        return Outcome.of(tradeoff, lambda: SweepView(sweep.folder, tradeoff))
+        return Outcome.from_views(tradeoff, lambda: SweepView(sweep.folder, tradeoff))
     from recallkit import builtin
     from recallkit.training.processes import is_first
     from recallkit.training.run import train_text
@@ -110,4 +110,4 @@ def train(options: Train) -> Outcome[Union["TrainingTables", "TradeoffTables"]]:
     tables = train_text(str(options.model), text, options, out, device=options.device, force=options.force)
     if not is_first():
         return Outcome(lambda: tables, lambda full: None, dict)
-    return Outcome.of(tables, lambda: TrainingView(out, tables))
+    return Outcome.from_views(tables, lambda: TrainingView(out, tables))

@@ -10,7 +10,7 @@ from recallkit.display import console
 from recallkit.display.cells import or_dash
 from recallkit.display.charts import shorten
 from recallkit.display.tables import Table
-from recallkit.errors import UserError, printable
+from recallkit.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import polars as pl
     from rich.text import Text
 
-    from recallkit.options import Which
 
 _MOST_ROWS = 40
 """Tokens in the table; `--json` has all of them."""
@@ -27,13 +26,13 @@ _SIGNS = {"\n": "↵", "\t": "⇥", " ": "·"}
 _SIGNS_IN_TEXT = {"\n": "↵\n", "\t": "⇥   "}
 
 
-_RIGHT: Mapping[Which, tuple[bool, bool]] = {
-    "both_right": (True, True),
-    "both_wrong": (False, False),
-    "reference_only": (True, False),
-    "model_only": (False, True),
+_STATES: Mapping[tuple[bool | None, ...], str] = {
+    (True, True): "both_right",
+    (False, False): "both_wrong",
+    (True, False): "reference_only",
+    (False, True): "model_only",
 }
-"""Which of the reference and the model are right on tokens of one kind."""
+"""What a token is called, by whether the reference and the model are right on it."""
 
 _UNKNOWN = ("italic", "?", "unknown: its own tokens end elsewhere, or none is recorded")
 _HIT_STYLE = "bold underline"
@@ -68,25 +67,6 @@ class ScoredSequence:
         """Their name."""
         return "AR hits" if self.has_counts else "repeated tokens"
 
-    def select(self, which: Which) -> list[bool]:
-        """For each row, whether it is one of `which`. Raises UserError if that needs two models
-        or training counts."""
-        if which in _RIGHT:
-            if self.reference is None:
-                raise UserError(
-                    "needs a reference and a model",
-                    where=f"--filter {which}",
-                    remedy="give --reference and --model",
-                )
-            return [state == which for state in self.states()]
-        if which == "ar_hit" and not self.has_counts:
-            raise UserError(
-                "no training counts here",
-                where="--filter ar_hit",
-                remedy="use --filter repeated, or slice with --counts",
-            )
-        return [True] * len(self.rows) if which == "all" else self.rows[which].to_list()
-
     def rights(self) -> list[tuple[bool | None, ...]]:
         """For each token, which of the models were right; None if that is unknown."""
         if self.model is None:
@@ -94,13 +74,10 @@ class ScoredSequence:
         columns = ["right_0"] if self.reference is None else ["right_0", "right_1"]
         return self.rows.select(columns).rows()
 
-    def states(self) -> list[Which | None]:
+    def states(self) -> list[str | None]:
         """Which model was right on each token; None if that is unknown, or if there are not two
         models."""
-        if self.reference is None:
-            return [None] * len(self.rows)
-        kinds: dict[tuple[bool | None, ...], Which] = {right: which for which, right in _RIGHT.items()}
-        return [kinds.get(right) for right in self.rights()]
+        return [_STATES.get(right) for right in self.rights()]
 
     def styles(self) -> Mapping[tuple[bool | None, ...], tuple[str, str, str]]:
         """The style (in colours), the sign (without) and the meaning of tokens by who is right;
@@ -117,16 +94,13 @@ class ScoredSequence:
         }
 
 
-def tokens_json(sequence: ScoredSequence, which: Which | None = None) -> dict[str, Any]:
-    """Every token with all that is known of it, or those of `which`."""
-    chosen = sequence.select(which or "all")
+def tokens_json(sequence: ScoredSequence) -> dict[str, Any]:
+    """Every token with all that is known of it."""
     names = [name for name in ("reference", "model") if getattr(sequence, name) is not None]
     sides = {name: place for place, name in enumerate(names)}
     tokens = []
     rows = sequence.rows.iter_rows(named=True)
-    for row, state, keep in zip(rows, sequence.states(), chosen, strict=True):
-        if not keep:
-            continue
+    for row, state in zip(rows, sequence.states(), strict=True):
         of_labels = [name for name in row if not name.endswith(("_0", "_1")) and name != "sequence"]
         labels = {name: row[name] for name in of_labels}
         token = {**labels, "state": state}
@@ -142,24 +116,22 @@ def tokens_json(sequence: ScoredSequence, which: Which | None = None) -> dict[st
     return {**facts, "before": sequence.before, "tokens": tokens}
 
 
-def print_tokens(sequence: ScoredSequence, which: Which | None = None) -> None:
-    """The text, each token coloured by which model was right, a legend, and a table of the AR hits
-    or of `which`.
+def print_tokens(sequence: ScoredSequence) -> None:
+    """The text, each token coloured by which model was right, a legend, and a table of the AR hits.
 
-    Without colours, as in a pipe, the selected tokens are in brackets.
+    Without colours, as in a pipe, AR hits are in brackets.
     """
     out = console.stdout()
-    chosen = sequence.select(which or ("ar_hit" if sequence.has_counts else "repeated"))
     has_colours = out.color_system is not None and not out.no_color
     for line in _heading(sequence):
         console.print_line(line)
     console.print_line("")
-    out.print(_text(sequence, chosen, has_colours=has_colours, only_chosen=which is not None))
+    out.print(_text(sequence, has_colours=has_colours))
     console.print_line("")
-    out.print(_legend(sequence, which, has_colours=has_colours))
-    if any(chosen):
+    out.print(_legend(sequence, has_colours=has_colours))
+    if sequence.rows[sequence.hits].any():
         console.print_line("")
-        console.print_table(tokens_table(sequence, chosen, which))
+        console.print_table(tokens_table(sequence))
 
 
 def _heading(sequence: ScoredSequence) -> list[str]:
@@ -183,13 +155,7 @@ def _heading(sequence: ScoredSequence) -> list[str]:
     ]
 
 
-def _text(
-    sequence: ScoredSequence,
-    chosen: list[bool],
-    *,
-    has_colours: bool,
-    only_chosen: bool,
-) -> Text:
+def _text(sequence: ScoredSequence, *, has_colours: bool) -> Text:
     """The text of the sequence; its first token, which is not predicted, is dim."""
     from rich.text import Text
 
@@ -206,17 +172,16 @@ def _text(
             "\n" * token.endswith("\n"),
         )
         if not has_colours:
-            text.append(f"⟦{written}⟧{sign}{end}" if chosen[place] else f"{written}{end}")
+            text.append(f"⟦{written}⟧{sign}{end}" if hits[place] else f"{written}{end}")
             continue
         marks = "underline" if repeated[place] and sequence.model is None else ""
         marks = _HIT_STYLE if hits[place] else marks
-        is_plain = only_chosen and not chosen[place]
-        text.append(written, style="" if is_plain else f"{style} {marks}".strip())
+        text.append(written, style=f"{style} {marks}".strip())
         text.append(end)
     return text
 
 
-def _legend(sequence: ScoredSequence, which: Which | None, *, has_colours: bool) -> Text:
+def _legend(sequence: ScoredSequence, *, has_colours: bool) -> Text:
     """The legend of colours, or of brackets and signs."""
     from rich.text import Text
 
@@ -226,9 +191,8 @@ def _legend(sequence: ScoredSequence, which: Which | None, *, has_colours: bool)
         *([_UNKNOWN] if styles and not styles.keys() >= set(sequence.rights()) else []),
     ]
     if not has_colours:
-        marked = sequence.hits_name if which is None else which.replace("_", " ")
         signs = "".join(f", {sign} {name}" for _, sign, name in names)
-        return Text(printable(f"⟦ ⟧ {marked}{signs}"))
+        return Text(printable(f"⟦ ⟧ {sequence.hits_name}{signs}"))
     who = Text("   ").join(Text(printable(name), style=style) for style, _, name in names)
     marks = [Text(sequence.hits_name, style=_HIT_STYLE)]
     if sequence.model is None and sequence.has_counts:
@@ -236,10 +200,10 @@ def _legend(sequence: ScoredSequence, which: Which | None, *, has_colours: bool)
     return Text("\n").join(filter(None, [who, Text("   ").join(marks)]))
 
 
-def tokens_table(sequence: ScoredSequence, chosen: list[bool], which: Which | None = None) -> Table:
-    """The chosen tokens in order; if there are many, those where the models differ most, or the
-    first ones."""
-    rows = sequence.rows.filter(chosen).to_dicts()
+def tokens_table(sequence: ScoredSequence) -> Table:
+    """The AR hits in order; if there are many, those where the models differ most, or the first
+    ones."""
+    rows = sequence.rows.filter(sequence.hits).to_dicts()
     most = sorted(
         sorted(rows, key=lambda row: -_difference(sequence, row))[:_MOST_ROWS],
         key=lambda row: row["position"],
@@ -250,8 +214,6 @@ def tokens_table(sequence: ScoredSequence, chosen: list[bool], which: Which | No
     elif sequence.model is not None:
         headers += ["NLL", "predicted"]
     name = sequence.hits_name
-    if which is not None:
-        name = "tokens" if which == "all" else f"tokens: {which.replace('_', ' ')}"
     title = f"{name[0].upper()}{name[1:]}"
     if len(most) < len(rows):
         title += f", {len(most)} of {len(rows):,}"

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -119,42 +118,3 @@ def test_what_cannot_be_drawn_is_refused(run, corpus, tmp_path):
     assert "--sample: no document is short enough for a sample of 1,000 tokens; draw more tokens" in done.stderr
     assert run("slice", corpus[0], "--sample", 1000, "--limit-tokens", 1000, *out).returncode == 2
     assert run("slice", corpus[0], "--sample", 0, *out).returncode == 2
-
-
-def test_too_few_documents_are_told_when_they_are_sliced(run, corpus, small_slices, tmp_path):
-    """The remedy is one that this command has."""
-    long = write_jsonl(
-        tmp_path / "long.jsonl",
-        [" ".join(column) for column in zip(*[iter(made_up_texts(200, 120))] * 50, strict=True)],
-    )
-    command = ["slice", long, corpus[0], "-o", tmp_path / "slices[1]"]
-    done = run(*command, "--limit-tokens", "9k")
-    assert "results on these slices will have no interval: all tokens come from effectively 2." in done.stderr
-    assert "5 are needed; --sample 9000 in place of --limit-tokens draws documents of all of the text" in done.stderr
-    assert "no interval" not in run(*command, "--sample", "9k", "--force").stderr
-    assert "no interval" not in run(*command, "--force").stderr
-    assert "5 are needed; slice more text" in run("slice", long, "-o", tmp_path / "long").stderr
-    assert "5 are needed; draw more with --sample" in run("slice", corpus[2], "--sample", 90, "-o", tmp_path / "two").stderr
-    # Of many documents, whose AR hits are all in one:
-    one = write_jsonl(
-        tmp_path / "one.jsonl",
-        [
-            "seldom said " * 20,
-            *(f"number {n} and {n + 1} are all different words here" for n in range(30)),
-        ],
-    )
-    counts = [
-        "--counts",
-        small_slices.parent / "counts.duckdb",
-        "--max-count",
-        0,
-        "--boundary",
-        "document",
-    ]
-    assert "AR hits come from effectively 1.0 documents" in run("slice", one, *counts, "-o", tmp_path / "one").stderr
-    assert (
-        json.loads(
-            run("slice", corpus[2], "--sample", 90, "-o", tmp_path / "two", "--json").stdout,
-        )["drawn"]["sources"]
-        == 1
-    )
