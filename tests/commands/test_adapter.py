@@ -181,14 +181,6 @@ def test_figures_are_as_wide_as_asked_and_of_the_models_asked(invoke, tmp_path):
         assert told in said
 
 
-def test_models_are_chosen_only_of_results_that_are_there():
-    having = {name for name in COMMANDS if any(each.name == "drawn" for each in declared(name).parameters)}
-    drawing = {name for name in COMMANDS if any(each.name == "figures" for each in declared(name).parameters)}
-    assert having == {"report"}
-    assert drawing >= {"gap", "intervene", "mqar", "slice"}
-    assert "published" not in drawing, "it has none"
-
-
 def test_what_is_found_is_printed_written_and_judged(invoke, tmp_path):
     assert invoke("--order", 3) == (0, "order 3\n", "")
     status, out, _ = invoke("-o", tmp_path, "--export", "csv")
@@ -221,17 +213,6 @@ def test_the_function_is_told_with_its_arguments(toy):
     assert signature.parameters["order"].annotation is int
     assert "Returns all of it." in toy.__doc__
     assert "order: Which.  [2 to 5]  [default: 2]" in toy.__doc__
-
-
-def test_help_tells_what_a_reader_needs(invoke):
-    _, out, _ = invoke("--help")
-    shown = " ".join(out.replace("│", " ").split())
-    for part in ("[2 to 5] [default: 2]", "pack|document", "red|dark-blue", "-o", "[default: here]", "--shout", "--export", "--json"):
-        assert part in shown
-    assert "Returns all of it" not in shown, "only the first paragraph"
-    assert "bool" not in shown
-    assert str(MANY) not in shown
-    assert shown.endswith("Examples: recallkit toy a b --size 10k")
 
 
 def test_a_group_is_handed_on_as_it_is():

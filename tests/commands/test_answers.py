@@ -84,20 +84,11 @@ def test_scores_begin_with_the_least_and_the_greatest_perplexity(run, small_slic
 
 def test_models_begin_with_what_they_are_for_and_cost(run):
     assert first_line(run("models")).startswith("What can be given as MODEL")
-    states = {row["mixer"]: row["state_elements"] for row in describe_mixers(64, 128)}
-    said = first_line(run("models", "--describe", "--width", 64, "--seq-len", 128))
-    assert said.startswith(f"After 128 tokens the {len(states)} mixers keep a state of ")
+    states = {row["mixer"]: row["state_elements"] for row in describe_mixers(1024, 2048)}
+    said = first_line(run("models", "--describe"))
+    assert said.startswith(f"After 2,048 tokens the {len(states)} mixers keep a state of ")
     assert f"({min(states, key=states.__getitem__)}) to" in said
     assert f"({max(states, key=states.__getitem__)})." in said
-
-
-def test_verify_begins_with_what_it_found(run, made, tmp_path):
-    slices = tmp_path / "slices"
-    run("slice", made / "valid.jsonl", "--seq-len", 64, "-o", slices)
-    assert "all results are unchanged" in run("verify", slices).stdout.splitlines()[0]
-    (slices / "tokenizer.json").write_text("{}")
-    done = run("verify", slices)
-    assert (done.returncode, done.stdout.splitlines()[0].rstrip(".").endswith("1 error")) == (1, True)
 
 
 @pytest.mark.parametrize(

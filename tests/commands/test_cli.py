@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import shutil
 import tempfile
 from pathlib import Path
 
-import duckdb
-import numpy as np
 import polars as pl
 import pytest
 import zstandard
-from scipy import stats
 
 from recallkit import __version__, builtin, counting
-from recallkit.commands.app import declared
-from recallkit.config import BUILTIN_SEQ_LEN
 from recallkit.options import TextOptions
 from tests.conftest import ROOT, made_up_texts, write_jsonl
 
@@ -101,9 +95,7 @@ def copy_of(slices: Path, tmp_path: Path) -> Path:
     ("arguments", "words"),
     [
         (["score", "control:bigam"], ["control:bigam", "did you mean control:bigram"]),
-        (["score", "no/such/model/anywhere"], ["no/such/model/anywhere"]),
         (["count", "--import", "nothing.csv", "-o", "x.duckdb"], ["nothing.csv", "no such file"]),
-        (["published", "nothing.csv"], ["nothing.csv"]),
         (["gap", "control:recall", "control:bigram", "--slices", "no"], ["make it with `recallkit slice -o no`"]),
     ],
 )
@@ -116,21 +108,15 @@ def test_wrong_names_are_one_line(invoke, arguments, words, monkeypatch, tmp_pat
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["slice", "--max-count", "5", "--max-rate", "5"],
         ["gap", "control:bigram", "--stride", "5", "--carry-state"],
-        ["track", "control:bigram", "--address", "auto"],
-        ["count", "a.jsonl", "--import", "b.csv"],
-        ["count", "--limit-tokens", "many"],
         ["slice", "--max-count", "9223372036854775808"],
         ["nonsense"],
-        ["compare", "a", "b"],
         ["gap", "--nope"],
         ["slice", "--seq-len"],
         ["verify"],
         ["verify", "a", "b"],
         ["gap", "x"],
         ["gap", "control:bigram", "control:bigram"],
-        ["score", "--dtype", "int3"],
     ],
 )
 def test_usage_errors_are_one_line_and_exit_2(invoke, arguments):
@@ -215,55 +201,6 @@ def test_the_same_numbers_stand_in_table_json_and_parquet(invoke, tmp_path, smal
     assert "Where the gap lies" in invoke(*arguments, "--full")[1]
 
 
-def test_the_share_of_control_models_is_what_their_definition_gives(invoke, test_data, tmp_path):
-    """On real text: scores by the control models' own formulas in numpy, the labels by their columns, no SQL of ours."""
-    corpus = test_data / "corpus"
-    assert invoke("count", corpus / "train-00.jsonl.zst", "-o", tmp_path / "counts.duckdb", "--limit-tokens", 500_000)[0] == 0
-    rare = ["--counts", tmp_path / "counts.duckdb", "--max-count", 60, "--limit-tokens", 200_000]
-    assert invoke("slice", corpus / "valid.jsonl.zst", *rare, "-o", tmp_path / "slices")[0] == 0
-    status, out, _ = invoke("gap", "control:recall", "control:bigram", "--slices", tmp_path / "slices", "--json")
-    assert status == 0
-    row = next(r for r in json.loads(out)["gap"] if r["source"] == "ALL" and r["slice"] == "ar_hit")
-
-    tokens = pl.read_parquet(tmp_path / "slices" / "tokens.parquet")
-    lead = recall_lead(tokens, tmp_path / "counts.duckdb", tokens)
-    hits = (tokens["repeated"] & (tokens["train_count"] <= 60)).to_numpy()
-    assert row["tokens"] == hits.sum()
-    assert row["gap_share"] == pytest.approx(lead[hits].sum() / lead.sum(), abs=2e-6)
-    assert row["delta_nll"] == pytest.approx(lead[hits].mean(), abs=2e-6)
-    share, low, high = row["gap_share"], row["gap_share_ci_low"], row["gap_share_ci_high"]
-    assert low < share < high
-    document = tokens["document"].to_numpy()
-    in_hits, in_all, sizes = (np.bincount(document, weights=weights) for weights in (lead * hits, lead, hits))
-    moves = in_hits - share * in_all
-    freedom = min((n**2).sum() ** 2 / (n**4).sum() - 1 for n in (sizes, moves))
-    # The delta method's t interval, an independent route to nearly the same width; resampled, it leans to where documents are rare.
-    half = stats.t.ppf(0.975, freedom) * math.sqrt((moves**2).sum()) / in_all.sum()
-    assert high - low == pytest.approx(2 * half, rel=0.25)
-
-
-def recall_lead(tokens: pl.DataFrame, counts: Path, frame: pl.DataFrame) -> np.ndarray:
-    """NLL of control:bigram less that of control:recall, in nats, from the definitions and the counts table alone."""
-    from recallkit.models.control import CACHE_WEIGHT
-
-    with duckdb.connect(str(counts), read_only=True) as connection:
-        rows = connection.sql("SELECT first, sum(count) AS total, count(*) AS kinds FROM bigrams GROUP BY first").pl()
-        singles = connection.sql("SELECT token, count FROM unigrams").pl()
-    vocab = 4096
-    total, kinds, single = np.zeros(vocab), np.zeros(vocab), np.zeros(vocab)
-    total[rows["first"]], kinds[rows["first"]] = rows["total"], rows["kinds"]
-    single[singles["token"]] = singles["count"]
-    distinct = np.count_nonzero(single)
-    p1 = (single + distinct / vocab) / (single.sum() + distinct)
-    u, w = frame["prev_token"].to_numpy(), frame["token"].to_numpy()
-    seen = total[u] > 0
-    p2 = np.where(seen, (frame["train_count"].to_numpy() + kinds[u] * p1[w]) / np.where(seen, total[u] + kinds[u], 1), p1[w])
-    recalled = frame.select(pl.col("token").shift(1).over("sequence", "prev_token", order_by="position"))["token"]
-    cached, has_cache = (recalled == frame["token"]).fill_null(value=False).to_numpy(), recalled.is_not_null().to_numpy()
-    p3 = np.where(has_cache, (1 - CACHE_WEIGHT) * p2 + CACHE_WEIGHT * cached, p2)
-    return np.log(p3) - np.log(p2)
-
-
 # ----------------------------------------------------------------------------------------------------- built-in default
 
 
@@ -340,10 +277,3 @@ def test_a_defect_is_one_line_and_a_report(invoke, a_defect, tmp_path):
     assert f"recallkit {__version__}, Python " in text
     assert "missing\\x1b[31m" in text
     assert "\x1b" not in result[2]
-
-
-def test_the_length_of_sequences_is_what_the_help_says(invoke, tmp_path):
-    assert invoke("slice", "demo:validation", "--limit-tokens", 3000, "-o", tmp_path / "s")[0] == 0
-    made = json.loads((tmp_path / "s" / "manifest.json").read_text(encoding="utf-8"))["seq_len"]
-    [length] = [each for each in declared("slice").parameters if each.name == "seq_len"]
-    assert length.help().endswith(f"[default: {made}; {BUILTIN_SEQ_LEN} without SOURCE and --tokenizer]")

@@ -142,17 +142,6 @@ def test_a_model_of_the_zoo_reads_any_slices(run, here):
     assert "zoo:mamba: reads longer sequences in windows of 256 ids, its context, that advance by 128" in done.stderr
 
 
-def test_other_tokens_than_the_references_are_read_in_windows(run, here, tiny_model):
-    """A sequence of the reference has more bytes than the 256 of the other model's context."""
-    shutil.copytree(tiny_model("gpt_neox"), here / "bytes")
-    done = run("gap", "mamba", "bytes=bytes,tokenizer=bytes", "--text", "valid.jsonl")
-    assert done.returncode == 0, done.stderr
-    said = "bytes: reads longer sequences in windows of 256 ids, its context, that advance by 128"
-    assert said in done.stderr
-    again = run("gap", "mamba", "bytes=bytes,tokenizer=bytes", "--text", "valid.jsonl")
-    assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "length"),
     [
@@ -165,15 +154,6 @@ def test_a_context_is_the_length_of_a_sequence_unless_it_is_that_of_windows(run,
     done = run("gap", "mamba", "other=mamba", "zoo:mamba", "--text", "valid.jsonl", *words)
     assert f"in sequences of {length} tokens" in done.stderr
     assert done.returncode == 0, done.stderr
-
-
-def test_labels_with_other_counts_are_reused(run, here):
-    assert run("count", "train.jsonl", "--tokenizer", "neox", "-o", "counts.duckdb").returncode == 0
-    words = ("gap", "neox", "mamba", "--text", "valid.jsonl")
-    first = run(*words, "--counts", "counts.duckdb")
-    assert first.returncode == 0, first.stderr
-    again = run(*words)
-    assert (again.returncode, again.stdout) == (0, first.stdout), again.stderr
 
 
 def test_a_damaged_file_is_named_with_a_remedy_that_helps(run, here):
@@ -207,14 +187,6 @@ def test_what_is_read_once_is_a_text_in_python(here):
     once = recallkit.gap(*pair, text=iter(texts), train=iter(trained), slices="once", **options)
     assert listed.gap.equals(once.gap)
     assert listed.by_count.equals(once.by_count)
-
-
-def test_in_python_texts_may_be_given_themselves(here):
-    texts = [json.loads(line) for line in (here / "valid.jsonl").read_text().splitlines()]
-    named = recallkit.gap("neox", "mamba", text="valid.jsonl", train="train.jsonl", sample="all")
-    records = [{"text": row["text"], "source": "made up"} for row in texts]
-    given = recallkit.gap("neox", "mamba", text=records, train="train.jsonl", sample="all", slices="given")
-    assert named.gap.equals(given.gap)
 
 
 def test_a_report_never_scores(run, here):
