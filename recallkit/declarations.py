@@ -32,7 +32,7 @@ class Option:
     `flags` default to `--name` of the field; `default` is the help's name for the default of a field that is None.
     `least` and `most` bound a number. `parse` converts a word or a value, and raises ValueError with the remedy;
     it leaves alone what it has converted. Several values are written by repeating the option, or `joined` with commas.
-    An option goes only with the field that it `needs`, and with none of those that it `excludes`.
+    An option goes only with the field that it `needs`, if the command has it, and with none of those that it `excludes`.
     """
 
     help: str
@@ -168,7 +168,7 @@ class Options:
         typed = {name: parameters[name].typed if name in parameters else name for name in changed}
         for name, parameter in parameters.items():
             needed = parameter.option.needs
-            if name in changed and needed is not None and needed not in changed:
+            if needed is not None and name in changed and needed in parameters.keys() - changed:
                 flag = parameters[needed].typed
                 raise UsageError(f"goes with {flag}", where=typed[name], remedy=f"give {flag} as well")
             for other in parameter.option.excludes:

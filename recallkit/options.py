@@ -425,9 +425,9 @@ class MqarOptions(EvaluationOptions):
 
 _AS_PRESET, _OF_RECIPE = "as in the preset", "of the recipe"
 Sizes = int | Sequence[int] | None
-_sizes = partial(option, metavar="NUMBERS", default=_AS_PRESET, least=1, most=1 << 16, joined=True, panel=SWEEPS)
-_joined = partial(option, default=_AS_PRESET, joined=True, panel=SWEEPS)
-_number = partial(option, least=1, most=config.MOST, default=_AS_PRESET, panel=SWEEPS)
+_sizes = partial(option, metavar="NUMBERS", default=_AS_PRESET, least=1, most=1 << 16, joined=True, needs="task", panel=SWEEPS)
+_joined = partial(option, default=_AS_PRESET, joined=True, needs="task", panel=SWEEPS)
+_number = partial(option, least=1, most=config.MOST, default=_AS_PRESET, needs="task", panel=SWEEPS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -131,8 +131,10 @@ class _Group(_Reading, TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        helps = {name: self.get_command(ctx, name).help for name in COMMANDS}
-        _write_sections(formatter, {heading: [(name, helps[name]) for name in group] for heading, group in GROUPS.items()})
+        sections = {}
+        for heading, group in GROUPS.items():
+            sections[heading] = [(name, self.get_command(ctx, name).help) for name in group]
+        _write_sections(formatter, sections)
 
 
 _SETTINGS = {"help_option_names": ["--help", "-h"]}

@@ -46,7 +46,7 @@ class Train(TextTrainingOptions, SweepOptions, WritingOptions, TextOptions, _Mod
         metavar="TASK",
     )
     preset: Literal["cpu", "zoology:2", "zoology:6", "based:2", "based:3"] = option(
-        "A small sweep for a CPU, or the sweep of a paper's figure, for a GPU (docs/train.md).", "cpu", panel=SWEEPS
+        "A small sweep for a CPU, or the sweep of a paper's figure, for a GPU (docs/train.md).", "cpu", needs="task", panel=SWEEPS
     )
     out: File = out_option(value="train")
     device: str = device_option()
@@ -55,24 +55,23 @@ class Train(TextTrainingOptions, SweepOptions, WritingOptions, TextOptions, _Mod
         1,
         least=1,
         most=1024,
+        needs="task",
         panel=MANY_DEVICES,
     )
 
     def __post_init__(self) -> None:
-        """Raises UsageError also for neither a model nor a task, for both, and for options of the other."""
+        """Raises UsageError also for neither a model nor a task, for both, and for options of text with a task."""
         super().__post_init__()
         if os.environ.get("RANK", "0") != "0":  # of torchrun's processes the first one logs
             object.__setattr__(self, "log_to", None)
         if (self.model is None) == (self.task is None):
             problem = "a model and a task" if self.task else "neither a model nor a task"
             raise UsageError(problem, where="MODEL", remedy="name a model and its text, or give --task")
-        sweep, text = (parameters_of(group).keys() for group in (SweepOptions, TextTrainingOptions))
-        others = sweep - text | {"preset", "workers"}
         if self.task is not None:
-            others = text - sweep | parameters_of(TextOptions).keys() & parameters_of(Train).keys()
-        if wrong := sorted(others & self.not_usual().keys()):
-            kind = "text" if self.task is not None else "--task"
-            raise UsageError(f"an option of {kind}", where=f"--{wrong[0].replace('_', '-')}", remedy="leave it out")
+            text = parameters_of(TextTrainingOptions).keys() - parameters_of(SweepOptions).keys()
+            text |= parameters_of(TextOptions).keys() & parameters_of(Train).keys()
+            if wrong := sorted(text & self.not_usual().keys()):
+                raise UsageError("an option of text", where=f"--{wrong[0].replace('_', '-')}", remedy="leave it out")
         if self.model is not None and isinstance(self.learning_rates, list) and len(self.learning_rates) > 1:
             raise UsageError("several rates for one model", where="--learning-rates", remedy="give one")
 
