@@ -141,28 +141,39 @@ def _explain(error: BaseException) -> None:
         _stop(error, EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED)
     if callable(getattr(error, "show", None)):
         _show_usage(error)
-    for words, problem in _FULL.items():
-        if words in str(error).lower():
-            where, remedy = getattr(error, "filename", None) or "writing", "free some and run the same command again: it resumes from here"
-            _stop(UserError(problem, where=where, remedy=remedy))
     if isinstance(error, BrokenPipeError) and error.filename == events.OUTPUT:
         sys.exit(EXIT_FAILED)  # what reads it wants no more
-    first_line = next(iter(str(error).splitlines()), None)
+    correctable = _of_system(error)
+    if correctable is not None:
+        _stop(correctable)
+    if not isinstance(error, SystemExit | KeyboardInterrupt):
+        _stop_defective(error)
+
+
+def _of_system(error: BaseException) -> UserError | None:
+    """An error of the system's with what to do about it; None for any other."""
+    where = getattr(error, "filename", None) or "writing"
+    for words, problem in _FULL.items():
+        if words in str(error).lower():
+            return UserError(problem, where=where, remedy="free some and run the same command again: it resumes from here")
     if isinstance(error, OSError) and error.errno != errno.ENOMEM and (error.errno is not None or not lacks_resources(error)):
         remedy = _REMEDIES.get(error.errno or 0)
         if error.errno in _MAY_NOT_WRITE and error.filename and not os.path.lexists(error.filename):
             remedy = "write elsewhere: to a place that -o names, or beside a copy of the slices, named with --slices"
-        _stop(UserError(error.strerror or str(error), where=error.filename or "writing", remedy=remedy))
+        return UserError(error.strerror or str(error), where=where, remedy=remedy)
     if lacks_resources(error):
         remedy = "free some, or give fewer --workers, a smaller --batch-tokens, shorter --seq-len; the same command resumes from here"
-        _stop(UserError("not enough memory, threads or open files", where=first_line, remedy=remedy))
+        return UserError("not enough memory, threads or open files", where=_first_line(error), remedy=remedy)
     if isinstance(error, UnicodeEncodeError):  # Python has bytes of names that are not UTF-8 as characters that cannot be written
-        _stop(UserError("a name with characters that are not text", remedy="rename it"))
-    if not isinstance(error, SystemExit | KeyboardInterrupt):
-        _stop_defective(error, first_line)
+        return UserError("a name with characters that are not text", remedy="rename it")
+    return None
 
 
-def _stop_defective(error: BaseException, first_line: str | None) -> None:
+def _first_line(error: BaseException) -> str | None:
+    return next(iter(str(error).splitlines()), None)
+
+
+def _stop_defective(error: BaseException) -> None:
     """Reports a defect of recallkit in one line as well; its traceback is in the event, or in a file of its own."""
     import platform
     import shlex
@@ -170,12 +181,12 @@ def _stop_defective(error: BaseException, first_line: str | None) -> None:
 
     from recallkit.config import VERSION
 
-    problem = f"internal error ({type(error).__name__}: {first_line})"
+    problem = f"internal error ({type(error).__name__}: {_first_line(error)})"
     lines = "".join(traceback.format_exception(error))
     if events.are_on():
         _stop(UserError(problem), EXIT_DEFECT, traceback=lines)
-    encoding = {"encoding": "utf-8", "errors": "replace"}
-    with tempfile.NamedTemporaryFile("w", prefix="recallkit-error-", suffix=".txt", delete=False, **encoding) as file:
+    temporary: dict[str, Any] = {"delete": False, "encoding": "utf-8", "errors": "replace"}
+    with tempfile.NamedTemporaryFile("w", prefix="recallkit-error-", suffix=".txt", **temporary) as file:
         where = f"recallkit {VERSION}, Python {platform.python_version()}, {platform.platform()}"
         report = f"{where}\n{shlex.join(map(redacted, sys.argv))}\n\n{lines}"
         file.write("".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in redacted(report)))
