@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 
 import recallkit
-from recallkit import cli
 from recallkit.commands.app import declared
 from recallkit.commands.train import Train
 from recallkit.errors import UserError
@@ -28,46 +27,41 @@ def words(options):
         yield ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def call(capsys, *arguments):
-    with pytest.raises(SystemExit) as caught:
-        cli.run(["train", "--task", "mqar", "--device", "cpu", *map(str, arguments)])
-    return caught.value.code, capsys.readouterr()
+@pytest.fixture
+def train(run):
+    """Trains on MQAR: what `run` gives."""
+    return lambda *arguments: run("train", "--task", "mqar", "--device", "cpu", *arguments)
 
 
 def files_of(folder):
     return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*.parquet"))}
 
 
-def test_one_command_makes_tables_pictures_and_a_part_of_the_page(tmp_path, capsys):
+def test_one_command_makes_tables_pictures_and_a_part_of_the_page(run, train, tmp_path):
     out, figures = tmp_path / "out", tmp_path / "figures"
-    status, shown = call(capsys, *words(TINY), "-o", out, "--figures", figures, "--export", "md")
-    assert status == 0
-    assert "accuracy at the best learning rate" in shown.out
+    done = train(*words(TINY), "-o", out, "--figures", figures, "--export", "md")
+    assert done.returncode == 0, done.stderr
+    assert "accuracy at the best learning rate" in done.stdout
     assert {path.stem for path in figures.glob("*.pdf")} == {"tradeoff", "tradeoff_by_pairs", "tradeoff_by_distance"}
     (folder,) = (out / "sweeps").iterdir()
-    assert (folder / "pairs.md").exists()
-    assert (folder / "distance.md").exists()
-    status, shown = call(capsys, *words(TINY), "-o", out, "--json")
-    found = json.loads(shown.out)
-    assert [row["model"] for row in found["tradeoff"]] == ["attention", "linear_attention"]
-    assert len(found["by_rate"]) == 4
-    asked = Counter()
-    for row in found["by_distance"]:
-        asked[row["model"], row["pairs"]] += row["num_queries"]
-    assert list(asked.values()) == [32, 128, 32, 128], "by model and pairs"
-    assert [row["state_bytes"] for row in found["tradeoff"]] == [4 * 2 * 2 * 16 * 32, 4 * 2 * 17 * (1 + 6 + 8)]
+    assert {"pairs.md", "distance.md"} <= {path.name for path in folder.iterdir()}
+    result = json.loads(train(*words(TINY), "-o", out, "--json").stdout)
+    assert [row["model"] for row in result["tradeoff"]] == ["attention", "linear_attention"]
+    assert len(result["by_rate"]) == 4
+    queries = Counter()
+    for row in result["by_distance"]:
+        queries[row["model"], row["pairs"]] += row["num_queries"]
+    assert list(queries.values()) == [32, 128, 32, 128], "by model and pairs"
+    assert [row["state_bytes"] for row in result["tradeoff"]] == [4 * 2 * 2 * 16 * 32, 4 * 2 * 17 * (1 + 6 + 8)]
     tables = recallkit.train(task="mqar", **TINY, out=out, device="cpu")
-    read = read_tables(TradeoffTables, folder)
-    for name in ("tradeoff", "by_rate", "by_distance"):
-        assert getattr(tables, name).equals(getattr(read, name))
-    page = tmp_path / "page.html"
-    with pytest.raises(SystemExit):
-        cli.run(["report", str(folder), "-o", str(page)])
-    assert "Recall against bytes of state" in page.read_text(encoding="utf-8")
+    saved = read_tables(TradeoffTables, folder)
+    assert all(getattr(tables, name).equals(getattr(saved, name)) for name in ("tradeoff", "by_rate", "by_distance"))
+    run("report", folder, "-o", tmp_path / "page.html")
+    assert "Recall against bytes of state" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_a_stopped_sweep_resumes_run_by_run_and_ends_in_the_same_bytes(tmp_path, capsys, monkeypatch):
-    assert call(capsys, *words(TINY), "-o", tmp_path / "whole")[0] == 0
+def test_a_stopped_sweep_resumes_run_by_run_and_ends_in_the_same_bytes(train, tmp_path, monkeypatch):
+    assert train(*words(TINY), "-o", tmp_path / "whole").returncode == 0
     real, left = Trainer.step, [15]
 
     def step(self, *arguments):
@@ -77,18 +71,17 @@ def test_a_stopped_sweep_resumes_run_by_run_and_ends_in_the_same_bytes(tmp_path,
         return real(self, *arguments)
 
     monkeypatch.setattr(Trainer, "step", step)
-    assert call(capsys, *words(TINY), "-o", tmp_path / "parts")[0] == 130
+    parts = (*words(TINY), "-o", tmp_path / "parts")
+    assert train(*parts).returncode == 130
     assert len(list((tmp_path / "parts" / "runs").glob("*[0-9a-f].json"))) == 2, "no half a file"
     assert not (tmp_path / "parts" / "sweeps").exists()
     left[0] = 12
-    assert call(capsys, *words(TINY), "-o", tmp_path / "parts")[0] == 0, "no step more than those that were left"
+    assert train(*parts).returncode == 0, "no step more than those that were left"
     assert left[0] == 0
     assert files_of(tmp_path / "parts") == files_of(tmp_path / "whole")
-    status, shown = call(capsys, *words(TINY), "-o", tmp_path / "parts")
-    assert status == 0
-    assert "reused" in shown.err
+    assert "reused" in train(*parts).stderr
     left[0] = 24
-    assert call(capsys, *words(TINY), "-o", tmp_path / "parts", "--force")[0] == 0
+    assert train(*parts, "--force").returncode == 0
     assert left[0] == 0
 
 
