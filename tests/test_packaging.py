@@ -146,11 +146,6 @@ def test_both_ends_of_the_versions_work(end, tmp_path):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
-def test_the_version_is_the_same_everywhere():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["version"] == recallkit.__version__
-
-
 def test_tested_versions_are_admitted():
     """constraints-cpu.txt holds versions that pyproject.toml admits, of packages that it names."""
     lines = [line for line in (ROOT / "constraints-cpu.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]

@@ -122,9 +122,6 @@ def test_every_task_with_its_options_and_mixers_in_turn_is_a_sweep(tmp_path):
         ("mqra", "mqar"),
         ("mqar,fill=random", "did you mean filler"),
         ("mqar,filler", "is not an option with its value; mqar has power, filler"),
-        ("mqar,power=much", "power is 'much'; give a value of type float"),
-        ("mqar,filler=noise", "zero or random"),
-        ("compositional", "not a square number"),
     ],
 )
 def test_a_task_that_there_is_not_and_options_that_it_has_not_are_one_line(tmp_path, task, said):
