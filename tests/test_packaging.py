@@ -15,7 +15,6 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-import recallkit
 from recallkit import config
 from tests.conftest import ROOT
 from tests.test_structure import python_files, tree_of
