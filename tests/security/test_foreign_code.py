@@ -244,7 +244,7 @@ def test_each_is_refused_in_one_line_that_names_it(scored, name):
     assert "--trust-remote-code" in line
 
 
-@pytest.mark.parametrize("name", [*NOT_RUN, "rwkv", "GGUF"])
+@pytest.mark.parametrize("name", [*NOT_RUN, "rwkv", "GGUF", *(f"tokenizer {name}" for name in TOKENIZERS)])
 def test_others_are_read_without_it_or_refused_in_one_line(scored, name):
     end = scored.ends[name]
     assert end.status in (0, 1), end.line
@@ -255,13 +255,6 @@ def test_others_are_read_without_it_or_refused_in_one_line(scored, name):
 def test_adapters_import_and_fetch_nothing(scored, name):
     end = scored.ends[name]
     assert end.status == (0 if name == "a library" else 1), end.line
-
-
-@pytest.mark.parametrize("name", TOKENIZERS)
-def test_tokenizers_are_read_without_it_or_refused_in_one_line(scored, name):
-    end = scored.ends[f"tokenizer {name}"]
-    assert end.status in (0, 1), end.line
-    assert all(line.startswith("recallkit: ") for line in end.line.splitlines())
 
 
 @pytest.mark.parametrize("name", ["gap", "mqar"])
