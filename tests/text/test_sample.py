@@ -1,5 +1,4 @@
-"""`slice --sample`: whole documents at random, of every source, the same ones again; and what
-`slice` says of too few documents."""
+"""`slice --sample`: whole documents at random, of every source, the same ones again."""
 
 from __future__ import annotations
 
