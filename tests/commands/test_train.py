@@ -41,7 +41,7 @@ def test_one_command_makes_tables_pictures_and_a_part_of_the_page(run, train, tm
     out, figures = tmp_path / "out", tmp_path / "figures"
     done = train(*words(TINY), "-o", out, "--figures", figures, "--export", "md")
     assert done.returncode == 0, done.stderr
-    assert "accuracy at the best learning rate" in done.stdout
+    assert "accuracy at the best learning rate" in " ".join(done.stdout.split())
     assert {path.stem for path in figures.glob("*.pdf")} == {"tradeoff", "tradeoff_by_pairs", "tradeoff_by_distance"}
     (folder,) = (out / "sweeps").iterdir()
     assert {"pairs.md", "distance.md"} <= {path.name for path in folder.iterdir()}
