@@ -98,7 +98,7 @@ class Clone:
         [(table, path)] = row.entries
         changed = self.folder / path
         lines = changed.read_text(encoding="utf-8").splitlines()
-        lines.insert(end_of_entries(definition(changed, table)), entry)
+        lines.insert(end_of_entries(changed, table), entry)
         changed.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def run(self, *arguments: object) -> str:
@@ -111,10 +111,13 @@ class Clone:
         return done.stdout
 
 
-def end_of_entries(table: ast.AST | None) -> int:
-    """The number of lines up to the last entry of a table: a dictionary, a tuple, or a dictionary made of a tuple."""
+def end_of_entries(path: Path, name: str) -> int:
+    """The number of lines up to the last entry of a table: a dictionary, a tuple, or a dictionary made of one of these."""
+    table = definition(path, name)
     if isinstance(table, ast.DictComp):
         table = table.generators[0].iter
+    if isinstance(table, ast.Call):  # `_PLACES.items()`
+        table = definition(path, ast.unparse(table.func).partition(".")[0])
     entries = table.values if isinstance(table, ast.Dict) else table.elts if isinstance(table, ast.Tuple | ast.List) else []
     return int(entries[-1].end_lineno or 0)
 
@@ -150,7 +153,7 @@ class RunningMean(Mixer):
 
 
 def test_a_mixer_is_a_file_and_a_line(clone):
-    clone.add("mixer", "running_mean", '    "running_mean": "recallkit.models.mixers.running_mean:RunningMean",', MIXER)
+    clone.add("mixer", "running_mean", '    "running_mean": "running_mean:RunningMean",', MIXER)
     shown = clone.run("models", "--describe")
     [line] = [line for line in shown.splitlines() if line.startswith("running_mean")]
     assert line.split() == ["running_mean", "0", "1.02k", "2.05k"]  # parameters, elements of its state, operations per token
@@ -197,7 +200,7 @@ def vowels(asked: Vowels) -> Outcome[int]:
 
 
 def test_a_command_is_a_file_and_a_line(clone):
-    clone.add("command", "vowels", '    "vowels": "recallkit.commands.vowels",', COMMAND)
+    clone.add("command", "vowels", '    "Mine": {"vowels": "vowels"},', COMMAND)
     assert "Count the vowels of a word." in clone.run("--help")
     assert clone.run("vowels", "recall", "--most", "1") == "1 vowels\n"
     assert clone.run("vowels", "recall", "--json").split() == ["{", '"vowels":', "2", "}"]
