@@ -168,7 +168,7 @@ def test_a_cache_policy_is_a_line(clone):
 
 
 def test_a_recall_task_is_a_line(clone):
-    clone.add("recall task", "recipes", '        KnownTask("recipes", None, "amounts in recipes", None, is_comparable=False),')
+    clone.add("recall task", "recipes", '        KnownTask("recipes", None, "amounts in recipes", is_comparable=False),')
     assert "amounts in recipes" in clone.run("tasks")
     (clone.folder / "recipes.jsonl").write_text('{"text": "Salt: 5 g. Flour: 1 kg. Salt:", "value": "5 g"}\n', encoding="utf-8")
     program = "from pathlib import Path; from recallkit.recall.tasks import load_rows, tasks_of; data = Path('recipes.jsonl'); "
