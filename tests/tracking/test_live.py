@@ -41,14 +41,14 @@ def test_rows_are_those_of_the_same_weights_in_files(model, few_slices, tmp_path
         (tmp_path / folder).mkdir()
         save_file({name: value.clone() for name, value in model.state_dict().items()}, tmp_path / folder / "model.safetensors")
         (tmp_path / folder / "config.json").write_text(zoo.config_json(model.config))
-    found = recallkit.track(
+    tables = recallkit.track(
         {"r": "control:recall"},
         [tmp_path / "checkpoint-5", tmp_path / "checkpoint-0"],
         slices=few_slices,
         counts=counts,
         out=tmp_path / "files",
     )
-    rows = found.track.filter(pl.col("step").is_not_null()).to_dicts()
+    rows = tables.track.filter(pl.col("step").is_not_null()).to_dicts()
     for logged, mine, other in zip(live, tracker.table.to_dicts(), rows, strict=True):
         names = [name for name in mine if name not in ("model", "reference") and not name.startswith(("ar_gap", "retained", "causal"))]
         assert {name: mine[name] for name in names} == pytest.approx({name: other[name] for name in names}, rel=1e-6, abs=1e-9)
@@ -127,12 +127,12 @@ def test_another_process_cannot_follow_a_run_in_the_same_folder(few_slices, tmp_
 
 
 def test_mistakes_are_named_before_anything_is_written(model, few_slices, tmp_path):
-    for given, problem in (
+    for options, problem in (
         ({"sample_tokens": 0}, "0 is not a number of tokens"),
         ({"sample_tokens": 5, "slices": "s"}, "sample_tokens: slices are read as they are"),
     ):
         with pytest.raises(UserError, match=problem):
-            recallkit.Tracker(**given, out=tmp_path / "t")
+            recallkit.Tracker(**options, out=tmp_path / "t")
     assert not (tmp_path / "t").exists()
     tracker = recallkit.Tracker(slices=few_slices, out=tmp_path)
     for step in (-1, True, 1.5, "7"):

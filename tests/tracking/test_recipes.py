@@ -17,9 +17,10 @@ from tests.tracking.test_live import metrics_of
 
 
 def recipe(beginning: str) -> str:
-    [found] = [block.text for block in blocks(ROOT / "docs" / "track.md") if block.kind == "python" and block.text.startswith(beginning)]
-    assert len(found.splitlines()) <= 10
-    return found
+    texts = [block.text for block in blocks(ROOT / "docs" / "track.md") if block.kind == "python"]
+    [text] = [text for text in texts if text.startswith(beginning)]
+    assert len(text.splitlines()) <= 10
+    return text
 
 
 @pytest.fixture
@@ -85,5 +86,5 @@ def test_olmo_core_itself(model, tracker):
     callback.trainer = trainer
     for trainer.global_step in (499, 500, 501):
         callback.post_step()
-    found = {step: {name: value.item() for name, value in metrics.items()} for step, metrics in trainer._metrics.items()}
-    assert found == {500: pytest.approx(of_step(tracker, 500), abs=1e-6)}
+    metrics_by_step = {step: {name: value.item() for name, value in metrics.items()} for step, metrics in trainer._metrics.items()}
+    assert metrics_by_step == {500: pytest.approx(of_step(tracker, 500), abs=1e-6)}

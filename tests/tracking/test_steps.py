@@ -43,9 +43,9 @@ def test_checkpoints_are_sorted_as_numbers():
 def test_a_pattern_names_what_is_there(tmp_path):
     for name in ("checkpoint-2", "checkpoint-10", "other"):
         (tmp_path / name).mkdir()
-    found = expand([parse_model(f"{tmp_path}/checkpoint-*")])
-    assert list(by_step(found)) == [2, 10]
-    assert [spec.shown for spec in list_models(found)] == ["checkpoint-10", "checkpoint-2"]
+    specs = expand([parse_model(f"{tmp_path}/checkpoint-*")])
+    assert list(by_step(specs)) == [2, 10]
+    assert [spec.shown for spec in list_models(specs)] == ["checkpoint-10", "checkpoint-2"]
     with pytest.raises(UserError, match="no such checkpoints"):
         expand([parse_model(f"{tmp_path}/step-*")])
     with pytest.raises(UserError, match="two models have this name"):
