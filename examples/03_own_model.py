@@ -32,7 +32,7 @@ from recallkit import config
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
-    from recallkit.models.protocol import ModelRequest
+    from recallkit.models.plan import ModelPlan
 
 WIDTH = 128
 NUM_STEPS, SEQUENCES, SEQ_LEN = 300, 16, 128
@@ -87,13 +87,13 @@ def weights_path() -> Path:
 FILES = [path for path in [weights_path()] if path.exists()]
 
 
-def load(request: ModelRequest) -> nn.Module:
+def load(plan: ModelPlan) -> nn.Module:
     """The trained model. recallkit moves it to the requested device and dtype.
 
     Raises UserError where it is not trained yet.
     """
     if not FILES:
-        raise UserError("it has no weights yet", where=request.spec, remedy=f"train it: python {__file__}")
+        raise UserError("it has no weights yet", where=plan.location, remedy=f"train it: python {__file__}")
     weights = load_file(FILES[0])
     model = GatedRecurrence(*weights["embedding.weight"].shape)
     model.load_state_dict(weights)

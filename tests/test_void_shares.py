@@ -20,7 +20,7 @@ from recallkit.measure.labelled import open_tokens
 from recallkit.measure.shares import MODEL_LIKE_UNIFORM, REFERENCE_LIKE_UNIFORM
 from recallkit.profiling import profile_slices
 from recallkit.scoring import score_path
-from recallkit.scoring.scores import LastIds
+from recallkit.scoring.windows import LastIds
 from recallkit.slicing.view import manifest_of
 from recallkit.storage import artifacts
 

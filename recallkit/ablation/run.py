@@ -23,7 +23,8 @@ from recallkit.measure.labelled import open_tokens
 from recallkit.models.ablation import NONE, Ablation
 from recallkit.models.spec import one_model
 from recallkit.options import ScoringOptions
-from recallkit.scoring import plan_scores, score_path
+from recallkit.scoring import make_scores, plan_scores, score_path
+from recallkit.scoring.mixers import find_mixers
 from recallkit.storage.result import Question, folder_of
 from recallkit.storage.timings import Timings
 
@@ -110,7 +111,7 @@ def ablate(
     if (tables := answer.reused()) is not None:
         return tables
     timings, tokens = Timings(), open_tokens(slices / "tokens.parquet")
-    placed = intact.mixers(with_caches=question.budget is not None)
+    placed = find_mixers(intact, with_caches=question.budget is not None)
     work = _Work(spec, tokens, placed, options, question)
     if question.heads:
         tables = work.search_heads()
@@ -194,7 +195,7 @@ class _Work:
         models += [spec if one.names == (NONE,) else spec.ablated(one) for one in sets]
         plans = plan_scores(list(dict.fromkeys(models)), slices, self.options)
         for plan in one_after_another(plans):
-            plan.run()
+            make_scores(plan)
         return measure_losses(
             self.tokens,
             [score_path(slices, model) for model in models],

@@ -7,7 +7,7 @@ splits exactly, token by token:
                             the local gap                 the far gap
 
 Key tokens are those of LongPPL (arXiv 2410.23771, section 3.2), whose windows
-`scoring.scores.LastIds` has. Beside it the in-context-learning score of Olsson et al. (2209.11895):
+`scoring.windows.LastIds` has. Beside it the in-context-learning score of Olsson et al. (2209.11895):
 how much lower a model's loss is late in the context than early.
 
 Then the same as tables: of all tokens, and by class.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from recallkit.display.cells import Row
     from recallkit.measure.sums import TableSums
-    from recallkit.scoring.scores import LastIds
+    from recallkit.scoring.windows import LastIds
 
 GAINS = 1.0
 """Nats by which an NLL falls at least where a model gains: the probability is e times as high."""

@@ -13,7 +13,7 @@ from recallkit.display.progress import one_after_another
 from recallkit.models.spec import list_models
 from recallkit.options import ScoringOptions
 from recallkit.scoring.identity import count_inexact, score_path
-from recallkit.scoring.run import plan_scores
+from recallkit.scoring.run import make_scores, plan_scores
 from recallkit.storage import artifacts
 from recallkit.storage.result import Question, folder_of, words_of
 from recallkit.storage.timings import Timings
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from recallkit.measure.labelled import LabelledTokens
     from recallkit.models.spec import ModelSpec
-    from recallkit.scoring.scores import LastIds
+    from recallkit.scoring.windows import LastIds
     from recallkit.slicing.definitions import Slice
 
     Manifests = Mapping[str, Mapping[str, Any]]
@@ -190,7 +190,7 @@ def _score(
     shorter = [plan.from_last(last) for last in question.context_gain for plan in compared]
     # Pairs first: what they read is scored on the way.
     runs = [*pairs, *plans, *shorter]
-    manifests = [plan.run() for plan in one_after_another(runs)]
+    manifests = [make_scores(plan) for plan in one_after_another(runs)]
     names = [spec.shown for spec in specs]
     return dict(zip(names, manifests[len(pairs) :], strict=False))
 

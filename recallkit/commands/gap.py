@@ -142,7 +142,7 @@ class Gap(FarContextOptions, ComparisonOptions, WritingOptions, ComparedTextOpti
         """
         from recallkit.attribution import GapQuestion
         from recallkit.models.spec import list_models
-        from recallkit.scoring.scores import choose_last
+        from recallkit.scoring.windows import choose_last
         from recallkit.slicing.definitions import parse_slices
         from recallkit.tracking.steps import expand
 

@@ -1,19 +1,15 @@
 """`score`, and the comparison of scores with float64 for Python."""
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from recallkit.commands.adapter import Outcome, command, no_figures
 from recallkit.declarations import File, option
 from recallkit.options import AnyModels, ScoringOptions, ShareOptions, WritingOptions, models_option, slices_option
 
 if TYPE_CHECKING:
-    import polars as pl
 
     from recallkit.display.notebook import Summary
-    from recallkit.models.spec import ModelSpec
 
 
 @dataclass(frozen=True)
@@ -54,42 +50,24 @@ def score(options: ScoreLine) -> Outcome["Summary"]:
     from recallkit.display.notebook import Summary
     from recallkit.display.progress import one_after_another
     from recallkit.models.kinds import kind_of
-    from recallkit.scoring.view import print_scores, scores_json, scores_table
+    from recallkit.scoring.view import ScoresView
 
     models = builtin.named_models(options.models)
     folder = builtin.named_slices(options.slices, models)
     plans = scoring.plan_scores(models, folder, options, force=options.force, share=options.share)
-    manifests = {plan.model: plan.run() for plan in one_after_another(plans)}
-    checked = [model for model in manifests if options.check and not kind_of(model.location).is_control]
-    checks = {model: scoring.check_scores(model, folder, options) for model in checked}
+    manifests = {plan.spec: scoring.make_scores(plan) for plan in one_after_another(plans)}
     if options.share is not None:
         return Outcome.of_shares({model.shown: manifest for model, manifest in manifests.items()})
+    runs = [model for model in manifests if not kind_of(model.location).is_control]
+    checked = runs if options.check else []
+    checks = {model: scoring.check_scores(model, folder, options) for model in checked}
+    view = ScoresView(folder, manifests, checks)
     return Outcome(
-        value=lambda: Summary(_rows(folder, manifests)),
-        show=lambda full: print_scores(folder, manifests, checks),
-        json=lambda: [scores_json(folder, model, manifest, checks.get(model)) for model, manifest in manifests.items()],
-        exports=lambda: [({"scores": _rows(folder, manifests)}, {"scores": scores_table(folder, manifests)}, folder)],
+        value=lambda: Summary(view.frame()),
+        show=lambda full: view.print(),
+        json=view.json,
+        exports=lambda: [({"scores": view.frame()}, {"scores": view.table()}, folder)],
     )
-
-
-def _rows(folder: Path, manifests: Mapping["ModelSpec", Mapping[str, Any]]) -> "pl.DataFrame":
-    """One row per model."""
-    import polars as pl
-
-    from recallkit.scoring import score_path
-    from recallkit.scoring.scores import summarise_scores
-
-    rows = [
-        {
-            "model": model.shown,
-            "tokens": manifest["num_rows"],
-            **summarise_scores(folder, score_path(folder, model)),
-            "dtype": manifest["dtype"],
-            "path": str(score_path(folder, model)),
-        }
-        for model, manifest in manifests.items()
-    ]
-    return pl.DataFrame(rows, schema_overrides={"dtype": pl.String})
 
 
 def check_scores(

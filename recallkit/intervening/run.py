@@ -20,8 +20,7 @@ from recallkit.models.kinds import kind_of
 from recallkit.models.recorded import file_for
 from recallkit.models.spec import list_models
 from recallkit.options import BUILTIN_SAMPLES, InterventionOptions, ScoringOptions
-from recallkit.scoring import plan_scores, score_path
-from recallkit.scoring.identity import as_scored
+from recallkit.scoring import make_scores, plan_scores, score_path
 from recallkit.scoring.run import note_prefixes
 from recallkit.slicing.pack import write_pack
 from recallkit.slicing.words import make_words, needed_columns
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from recallkit.measure.labelled import LabelledTokens
     from recallkit.models.spec import ModelSpec
     from recallkit.parallel.parts import Share
-    from recallkit.scoring.run import ScoringPlan
+    from recallkit.scoring.plan import ScoringPlan
 
     Plans = list[ScoringPlan]
 
@@ -114,7 +113,7 @@ def intervene(
     tokens, timings = open_tokens(slices / "tokens.parquet"), Timings()
     plans = _plans(specs, tokens, options, scoring, timings)
     for plan in one_after_another(list(chain(*plans))):
-        plan.run()
+        make_scores(plan)
     changed = plans[1][0].slices
     files = [(text.result.path, again.result.path) for text, again in zip(*plans, strict=True)]
     inputs = [tokens.path, changed / "samples.parquet", *chain(*files)]
@@ -150,9 +149,9 @@ def score_share(
     together, by model."""
     specs, tokens = list_models(list(models)), open_tokens(slices / "tokens.parquet")
     text, changed = _plans(specs, tokens, options, scoring, Timings(), share)
-    shares = {plan.model.shown: plan.run() for plan in one_after_another(text)}
+    shares = {plan.name: make_scores(plan) for plan in one_after_another(text)}
     for plan in one_after_another(changed):
-        shares[f"{plan.model.shown}, changed text"] = plan.run()
+        shares[f"{plan.name}, changed text"] = make_scores(plan)
     return shares
 
 
@@ -192,15 +191,16 @@ def _plan_alike(text: ScoringPlan, changed: Path, scoring: ScoringOptions) -> Sc
     """The plan of the changed text, read as the text was: scores that are not alike are made
     again."""
     options, no_text = text.result.options, {"sequences_digest": None}
-    existing = artifacts.manifest_options(score_path(changed, text.model), force=True)
+    existing = artifacts.manifest_options(score_path(changed, text.spec), force=True)
     is_alike = existing is None or existing | no_text == options | no_text
     [plan] = plan_scores(
-        [text.model],
+        [text.spec],
         changed,
-        as_scored(scoring, options),
+        scoring,
         share=text.share,
         # One job of an array must not remove what another has scored.
         force=text.share is None and not is_alike,
         quiet=True,
+        like=options,
     )
     return plan

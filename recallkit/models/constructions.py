@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from recallkit.models.native_model import NativeModel
-    from recallkit.models.protocol import ModelRequest
+    from recallkit.models.plan import ModelPlan
 
 PREFIX = "construct:"
 
@@ -141,25 +141,25 @@ def token_words(vocab_size: int) -> Tensor:
     return torch.cat([2.0 * bits - 1.0, spare], dim=1)
 
 
-def identify(request: ModelRequest) -> str:
+def identify(plan: ModelPlan) -> str:
     """Digest of the construction; its vocabulary is that of the tokenizer in use. Raises UserError
     for an unknown name."""
-    _find(request.spec)
-    return artifacts.digest_json([request.spec, _VERSION])
+    _find(plan.location)
+    return artifacts.digest_json([plan.location, _VERSION])
 
 
-def facts(request: ModelRequest) -> ModelFacts:
+def facts(plan: ModelPlan) -> ModelFacts:
     """As many entries as the tokenizer in use has, and no limit of context. Raises UserError for an
     unknown name."""
-    _find(request.spec)
-    return ModelFacts(vocab_size=request.vocab_size)
+    _find(plan.location)
+    return ModelFacts(vocab_size=plan.vocab_size)
 
 
-def load(request: ModelRequest) -> NativeModel:
+def load(plan: ModelPlan) -> NativeModel:
     """Makes `construct:NAME` for the tokenizer in use. Raises UserError for an unknown name."""
-    make = _find(request.spec)
+    make = _find(plan.location)
     with memory_errors():
-        return run_native(request, make(request.vocab_size))
+        return run_native(plan, make(plan.vocab_size))
 
 
 def _find(spec: str) -> Callable[[int], LanguageModel]:

@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from recallkit.counting.table import CountsTable
-    from recallkit.models.protocol import ModelRequest
+    from recallkit.models.plan import ModelPlan
 
 CACHE_WEIGHT = 0.35
 """m above: the value among 0.1, 0.15, ..., 0.5 with the lowest NLL on 2M tokens of mixed text held
 out from the counts (docs/log.md)."""
 
 
-def _counts_path(request: ModelRequest) -> Path:
-    if request.counts is None:
+def _counts_path(plan: ModelPlan) -> Path:
+    if plan.counts is None:
         problem = "control models are computed from training counts"
-        raise UserError(problem, where=request.spec, remedy="give the table with --counts")
-    return request.counts
+        raise UserError(problem, where=plan.location, remedy="give the table with --counts")
+    return plan.counts
 
 
 _MODELS = {
@@ -55,22 +55,22 @@ _MODELS = {
 
 
 class ControlModel:
-    """The control model of a request, over its counts: p1, p2 or p3."""
+    """The control model of a plan, over its counts: p1, p2 or p3."""
 
     max_length: int | None = None
     prefix: tuple[int, ...] = ()
 
-    def __init__(self, request: ModelRequest) -> None:
-        self.name = request.spec
-        self.order, self.cache_weight = _find(request.spec)
-        self.table: CountsTable = open_counts(_counts_path(request))
-        if request.tokenizer:
-            self.table.check_tokenizer(request.tokenizer)
+    def __init__(self, plan: ModelPlan) -> None:
+        self.name = plan.location
+        self.order, self.cache_weight = _find(plan.location)
+        self.table: CountsTable = open_counts(_counts_path(plan))
+        if plan.tokenizer:
+            self.table.check_tokenizer(plan.tokenizer)
         if self.table.meta.get("only"):
             problem = "this table contains only the bigrams of one slice directory"
             remedy = "a control model needs all of them: count without --only"
-            raise UserError(problem, where=request.counts, remedy=remedy)
-        self.vocab_size = max(request.vocab_size, len(self.table.unigram_counts))
+            raise UserError(problem, where=plan.counts, remedy=remedy)
+        self.vocab_size = max(plan.vocab_size, len(self.table.unigram_counts))
 
     @cached_property
     def unigram(self) -> np.ndarray:
@@ -115,25 +115,25 @@ class ControlModel:
         return TokenScores(nll, argmax, rank)
 
 
-def identify(request: ModelRequest) -> str:
+def identify(plan: ModelPlan) -> str:
     """Digest of everything that determines the scores. Raises UserError as `load` does."""
-    _, cache_weight = _find(request.spec)
-    counts_id = request.counts_id or read_meta(_counts_path(request))["id"]
-    return artifacts.digest_json([request.spec, counts_id, request.vocab_size, cache_weight])
+    _, cache_weight = _find(plan.location)
+    counts_id = plan.counts_id or read_meta(_counts_path(plan))["id"]
+    return artifacts.digest_json([plan.location, counts_id, plan.vocab_size, cache_weight])
 
 
-def load(request: ModelRequest) -> ControlModel:
-    """The model over the request's counts, of which none is read yet.
+def load(plan: ModelPlan) -> ControlModel:
+    """The model over the plan's counts, of which none is read yet.
 
     Raises UserError without counts or of another tokenizer's, for an unknown name, and for
     `control:copy`, which cannot be scored.
     """
-    return ControlModel(request)
+    return ControlModel(plan)
 
 
-def facts(request: ModelRequest) -> None:
+def facts(plan: ModelPlan) -> None:
     """Nothing is known of a control model, but it is opened. Raises UserError as `load` does."""
-    load(request)
+    load(plan)
 
 
 def _find(spec: str) -> tuple[int, float]:

@@ -27,7 +27,8 @@ from recallkit.models.devices import gigabytes
 from recallkit.models.kinds import kind_of
 from recallkit.models.loading import check_model, choose_prefix, usual_tokenizer
 from recallkit.models.mixers import MIXERS, make_mixer
-from recallkit.models.protocol import ModelFacts, ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.protocol import ModelFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -137,7 +138,7 @@ def _describe_input(spec: ModelSpec) -> dict[str, Any]:
     from recallkit.text.tokenizers import load_tokenizer
 
     location, is_alone = spec.location, _is_tokenizer(Path(spec.location))
-    request = ModelRequest(location, 0, shown=spec.shown)
+    plan = ModelPlan(spec)
     name = location if is_alone else usual_tokenizer(location, spec.tokenizer)
     row: dict[str, Any] = {
         "model": spec.shown,
@@ -145,12 +146,12 @@ def _describe_input(spec: ModelSpec) -> dict[str, Any]:
     }
     if name is not None:
         tokenizer = load_tokenizer(name)
-        prefix = choose_prefix(request, tokenizer, spec.bos)
-        request = replace(request, prefix=prefix)
+        prefix = choose_prefix(plan, tokenizer)
+        plan = replace(plan, prefix=prefix)
         row |= {"tokenizer": tokenizer.name, "entries": tokenizer.vocab_size}
         row |= {"prefix": prefix.token or None, "prefix_reason": prefix.reason or None}
         row |= {"end_token": tokenizer.end_token, "end_reason": tokenizer.end_reason}
-    facts = ModelFacts() if is_alone else check_model(request)
+    facts = ModelFacts() if is_alone else check_model(plan)
     row |= {"vocab_size": facts.vocab_size, "context": facts.max_length, "dtype": facts.dtype}
     row |= {"weights": facts.num_weights, "layers": dict(facts.layers)}
     return {name: row.get(name) for name in _INPUTS}

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from recallkit.models.protocol import ModelRequest
 
 
 CPU_IDS = 1 << 11
@@ -165,7 +164,9 @@ def batch_ids(vocab_size: int) -> int:
 
 
 def check_fits(
-    request: ModelRequest,
+    name: str,
+    device: str,
+    dtype: str,
     num_weights: int | None,
     vocab_size: int | None,
     *,
@@ -174,27 +175,27 @@ def check_fits(
     """Raises UserError where a model's weights and a batch's logits exceed the free memory.
 
     It is that of the CPU, which reads the weights, and of the device. Nothing is checked where the
-    numbers are not known, or weights may go to a disk. `can_balance`: whether they could.
+    numbers are not known, or weights may go to a disk. `can_balance`: whether they could. `name`: of
+    the model.
     """
-    if num_weights is None or vocab_size is None or is_balanced(request.device):
+    if num_weights is None or vocab_size is None or is_balanced(device):
         return
-    width = choose_dtype(request.dtype).itemsize
+    width = choose_dtype(dtype).itemsize
     batch = batch_ids(vocab_size) * vocab_size * _LOGIT_BYTES
-    for device in ("cpu", str(choose_device(request.device))):
-        if width * num_weights + batch > free_memory(device):
+    for place in ("cpu", str(choose_device(device))):
+        if width * num_weights + batch > free_memory(place):
             empty_cache()
-        free = free_memory(device)
+        free = free_memory(place)
         if width * num_weights + batch > free:
-            weights = f"{gigabytes(width * num_weights)} of weights in {request.dtype}"
+            weights = f"{gigabytes(width * num_weights)} of weights in {dtype}"
             needed = f"{weights} and {gigabytes(batch)} for a batch"
             is_half_enough = width > 2 and 2 * num_weights + batch <= free
             choices = [f"dtype=bfloat16 ({gigabytes(2 * num_weights)})"] * is_half_enough
             choices += ["device=balanced"] * can_balance
-            others = ", ".join([*choices, "or "]) if choices else ""
             raise UserError(
-                f"{needed}, but {device} has {gigabytes(free)} free",
-                where=request.name,
-                remedy=f"give {others}a smaller model",
+                f"{needed}, but {place} has {gigabytes(free)} free",
+                where=name,
+                remedy=f"give {', '.join([*choices, 'or '])}a smaller model" if choices else "give a smaller model",
             )
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from recallkit.models.native_model import NativeModel
-    from recallkit.models.protocol import ModelRequest
+    from recallkit.models.plan import ModelPlan
     from recallkit.models.transformers_model import TransformersModel
 
 _BELONG = "check that config and weights belong together"
@@ -51,8 +51,8 @@ _MOST_PACKED = 32
 """Most weights in one number of a quantised checkpoint: a bit each."""
 
 
-def load(request: ModelRequest) -> TransformersModel | NativeModel:
-    """Loads a model in evaluation mode, entirely in float64 where the request asks for that
+def load(plan: ModelPlan) -> TransformersModel | NativeModel:
+    """Loads a model in evaluation mode, entirely in float64 where the plan asks for that
     precision; an adapter is merged into its base.
 
     Layouts that transformers does not read run on our own mixers: those of `published` by hub id,
@@ -63,23 +63,23 @@ def load(request: ModelRequest) -> TransformersModel | NativeModel:
     """
     from recallkit.models.transformers_model import TransformersModel
 
-    if is_balanced(request.device):
-        return _load_balanced(request)
-    device = choose_device(request.device)
-    if adapter := find_adapter(request.spec):
-        model = adapters.merge(adapter, _from_pretrained(_base_request(adapter, request)))
+    if is_balanced(plan.device):
+        return _load_balanced(plan)
+    device = choose_device(plan.device)
+    if adapter := find_adapter(plan.location):
+        model = adapters.merge(adapter, _from_pretrained(_base_plan(adapter, plan)))
     else:
-        if _is_native(request.spec):
-            return native_model.load(request)
-        model = _from_pretrained(request)
-    if request.dtype == "float64":
+        if _is_native(plan.location):
+            return native_model.load(plan)
+        model = _from_pretrained(plan)
+    if plan.dtype == "float64":
         # Some models keep a few weights and buffers in float32 in whatever precision they are
         # loaded.
         model = model.double()
-    return TransformersModel(model.to(device).eval(), request.spec, device)
+    return TransformersModel(model.to(device).eval(), plan.location, device)
 
 
-def _load_balanced(request: ModelRequest) -> TransformersModel:
+def _load_balanced(plan: ModelPlan) -> TransformersModel:
     """Spreads the weights of `device=balanced` over all GPUs, then the CPU, then a disk.
 
     Those on a disk are read from the checkpoint, layer by layer as they are needed; what cannot be
@@ -91,20 +91,20 @@ def _load_balanced(request: ModelRequest) -> TransformersModel:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="recallkit-offloaded-"))
         module = _from_pretrained(
-            request,
+            plan,
             device_map="balanced",
-            max_memory=most_weights(request.device),
+            max_memory=most_weights(plan.device),
             offload_folder=folder,
         ).eval()
         exempt_hooks(module)
-        model = TransformersModel(module, request.spec, main_device(request.device))
+        model = TransformersModel(module, plan.location, main_device(plan.device))
         weakref.finalize(model, stack.pop_all().close)
     return model
 
 
-def can_balance(request: ModelRequest) -> bool:
+def can_balance(plan: ModelPlan) -> bool:
     """Whether accelerate can spread a model over devices: transformers loads its own format."""
-    spec = request.spec
+    spec = plan.location
     return not (Path(spec).is_file() or find_adapter(spec) or _is_native(spec))
 
 
@@ -114,31 +114,31 @@ def _is_native(spec: str) -> bool:
     return fla.is_readable(config) or (published.is_layout(config) and not Path(spec).exists())
 
 
-def identify(request: ModelRequest) -> str:
+def identify(plan: ModelPlan) -> str:
     """Digest of everything that determines the scores, except the precision: the files of a local
     one, the commit of a hub's.
 
     Where the code of a checkpoint may run, its files are part of it; that of an adapter includes
     its base. Raises UserError where there is no such model.
     """
-    if adapter := find_adapter(request.spec):
+    if adapter := find_adapter(plan.location):
         return artifacts.digest_json(
-            [adapters.identify(adapter), identify(_base_request(adapter, request))],
+            [adapters.identify(adapter), identify(_base_plan(adapter, plan))],
         )
-    _checked_config(request)
-    path = Path(request.spec)
+    _checked_config(plan)
+    path = Path(plan.location)
     if path.is_file():
         return artifacts.digest_weights(path)
     if path.is_dir():
-        files = checkpoint_files.deciding_files(path, with_code=request.trust_remote_code)
+        files = checkpoint_files.deciding_files(path, with_code=plan.trust_remote_code)
         return artifacts.digest_json(
             [[str(file.relative_to(path)), artifacts.digest_weights(file)] for file in files],
         )
     # The commit is part of the path in the hub's cache.
-    return hub_file(request.spec, "config.json").parent.name
+    return hub_file(plan.location, "config.json").parent.name
 
 
-def facts(request: ModelRequest) -> ModelFacts | None:
+def facts(plan: ModelPlan) -> ModelFacts | None:
     """Of a directory or hub id: from its config and from the model made of it without weights.
 
     So what is wrong with the last of several models is reported before hours of work with the
@@ -146,28 +146,28 @@ def facts(request: ModelRequest) -> ModelFacts | None:
     enlarge. None for a GGUF file, whose header takes seconds. Raises UserError for what is not a
     model, and for a config that asks for impossible sizes.
     """
-    path = Path(request.spec)
+    path = Path(plan.location)
     if path.is_file():
         return None
-    if (adapter := find_adapter(request.spec)) is not None:
-        base = facts(_base_request(adapter, request))
+    if (adapter := find_adapter(plan.location)) is not None:
+        base = facts(_base_plan(adapter, plan))
         return None if base is None else replace(base, vocab_size=None)
-    config, model = _checked_config(request), None
-    if not (published.is_layout(config) or request.trust_remote_code):
+    config, model = _checked_config(plan), None
+    if not (published.is_layout(config) or plan.trust_remote_code):
         foreign_code.find_kernels(allowed=False)
         with quiet_transformers():
-            model = _made_without_weights(request.spec, config)
+            model = _made_without_weights(plan.location, config)
     dtype = _configured_dtype(config)
     if model is None:
         return ModelFacts(dtype=dtype)
     from recallkit.models.transformers_model import context_length, text_model
 
     num_weights = None if quantisation(config) else _num_weights(model)
-    model = text_model(model, request.spec)
+    model = text_model(model, plan.location)
     from recallkit.models.layer_kernels import layers_by_kernel
 
     text = model.config.get_text_config()
-    _check_rotary(text, request.spec)
+    _check_rotary(text, plan.location)
     context = context_length(text, model.base_model)
     vocab_size = int(model.get_output_embeddings().weight.shape[0])
     return ModelFacts(vocab_size, context, dtype, num_weights, layers_by_kernel(model))
@@ -188,17 +188,17 @@ def own_tokenizer(spec: str) -> str | None:
     return spec if registry.may_be_hub_id(spec) else None
 
 
-def code_files(request: ModelRequest) -> list[str]:
-    """The code of a checkpoint that this request allows to run.
+def code_files(plan: ModelPlan) -> list[str]:
+    """The code of a checkpoint that this plan allows to run.
 
     Files in its folder, REPOSITORY--NAME, and what its config names beside them, as it does.
     """
-    if not request.trust_remote_code:
+    if not plan.trust_remote_code:
         return []
-    if adapter := find_adapter(request.spec):
-        return code_files(_base_request(adapter, request))
-    path = Path(request.spec)  # loading reports what cannot be read
-    place = path / "config.json" if path.exists() else hub_file(request.spec, "config.json")
+    if adapter := find_adapter(plan.location):
+        return code_files(_base_plan(adapter, plan))
+    path = Path(plan.location)  # loading reports what cannot be read
+    place = path / "config.json" if path.exists() else hub_file(plan.location, "config.json")
     config = artifacts.json_object(place)
     entry = config.get("auto_map")
     entries = entry if isinstance(entry, dict) else {}
@@ -219,16 +219,16 @@ def find_adapter(spec: str) -> adapters.Adapter | None:
     return adapters.read_adapter(folder) if (folder / adapters.CONFIG).is_file() else None
 
 
-def _base_request(adapter: adapters.Adapter, request: ModelRequest) -> ModelRequest:
-    """The request for the model that an adapter changes. Raises UserError where that is an adapter,
+def _base_plan(adapter: adapters.Adapter, plan: ModelPlan) -> ModelPlan:
+    """The plan for the model that an adapter changes. Raises UserError where that is an adapter,
     too."""
     if find_adapter(adapter.base):
         raise UserError(
             f"its base model {adapter.base} is an adapter, too",
-            where=request.spec,
+            where=plan.location,
             remedy="merge that one first",
         )
-    return replace(request, spec=adapter.base)
+    return replace(plan, spec=replace(plan.spec, path=adapter.base, revision=None))
 
 
 # ------------------------------------------------------------ what is known before weights are read
@@ -269,12 +269,12 @@ def read_config(spec: str) -> dict[str, Any]:
     return config
 
 
-def _checked_config(request: ModelRequest) -> dict[str, Any]:
+def _checked_config(plan: ModelPlan) -> dict[str, Any]:
     """The config of a model. Raises UserError as `read_config` does, and for code that is not
     allowed."""
-    config = read_config(request.spec)
-    if not request.trust_remote_code:
-        foreign_code.check_code(config, request.spec)
+    config = read_config(plan.location)
+    if not plan.trust_remote_code:
+        foreign_code.check_code(config, plan.location)
     return config
 
 
@@ -379,36 +379,38 @@ def _configured_dtype(config: Mapping[str, Any]) -> str | None:
 # ------------------------------------------------------------------------------------------ loading
 
 
-def _from_pretrained(request: ModelRequest, **placement: Any) -> Any:
+def _from_pretrained(plan: ModelPlan, **placement: Any) -> Any:
     """The model that transformers makes of a checkpoint, if it is that of the files.
 
     `placement`: where weights go, as `from_pretrained` takes it. Raises UserError as `load` does.
     """
     from transformers import AutoConfig
 
-    spec, trusted, config = request.spec, request.trust_remote_code, _checked_config(request)
+    spec, trusted, config = plan.location, plan.trust_remote_code, _checked_config(plan)
     sizes = skeleton = None
     foreign_code.find_kernels(allowed=trusted)
     if not trusted and (note := foreign_code.explain_kernels(config, spec)):
         console.note(note)
     source, options = _place(spec)
-    with quiet_transformers(), _load_errors(request, config):
+    with quiet_transformers(), _load_errors(plan, config):
         if "gguf_file" in options:
             sizes = checkpoint_files.gguf_sizes(Path(spec))
             skeleton = _skeleton(spec, sum(sizes.values()))
             options["config"] = skeleton.config  # reading it again would take seconds
         else:
-            fla.register(str(config.get("model_type")), spec, main_device(request.device))
+            fla.register(str(config.get("model_type")), spec, main_device(plan.device))
             if not trusted:
                 skeleton = _made_without_weights(spec, config)
         if skeleton is not None and not quantisation(config):
             text = skeleton.config.get_text_config()
             vocab_size = getattr(text, "vocab_size", None)
             check_fits(
-                request,
+                plan.name,
+                plan.device,
+                plan.dtype,
                 _num_weights(skeleton),
                 vocab_size,
-                can_balance=can_balance(request),
+                can_balance=can_balance(plan),
             )
         loader = _own_class(config, source, options) if trusted else None
         if loader is None:
@@ -420,7 +422,7 @@ def _from_pretrained(request: ModelRequest, **placement: Any) -> Any:
             loader = _auto_class(made_config, spec)
         model, info = loader.from_pretrained(
             source,
-            dtype=choose_dtype(request.dtype),
+            dtype=choose_dtype(plan.dtype),
             output_loading_info=True,
             trust_remote_code=trusted,
             ignore_mismatched_sizes=True,  # they are refused below, by name
@@ -436,11 +438,11 @@ def _from_pretrained(request: ModelRequest, **placement: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _load_errors(request: ModelRequest, config: Mapping[str, Any]) -> Iterator[None]:
+def _load_errors(plan: ModelPlan, config: Mapping[str, Any]) -> Iterator[None]:
     from huggingface_hub.errors import StrictDataclassError
     from safetensors import SafetensorError
 
-    spec, trusted = request.spec, request.trust_remote_code
+    spec, trusted = plan.location, plan.trust_remote_code
     # A checkpoint's own code may raise anything.
     expected = (*FAILURES_TO_READ, SafetensorError, StrictDataclassError, AssertionError)
     failures = (Exception,) if trusted else expected

@@ -22,7 +22,8 @@ from recallkit.text.tokenizers import BUILTIN
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from recallkit.models.protocol import ModelFacts, ModelRequest, ScoringModel
+    from recallkit.models.plan import ModelPlan
+    from recallkit.models.protocol import ModelFacts, ScoringModel
 
 COPY_CONTROL = "control:copy"
 """The one model that reads text rather than ids, and answers prompts alone
@@ -64,34 +65,34 @@ class ModelKind:
     """Whether it reads ids of the built-in tokenizer where no other is named: it was trained on
     them, or is made for any."""
 
-    def identify(self, request: ModelRequest) -> str:
+    def identify(self, plan: ModelPlan) -> str:
         """See `loading.identify_model`."""
-        return str(self._function("identify")(request))
+        return str(self._function("identify")(plan))
 
-    def load(self, request: ModelRequest) -> ScoringModel:
+    def load(self, plan: ModelPlan) -> ScoringModel:
         """See `loading.load_model`, which also checks the vocabulary."""
-        model: ScoringModel = self._function("load")(request)
+        model: ScoringModel = self._function("load")(plan)
         return model
 
-    def facts(self, request: ModelRequest) -> ModelFacts | None:
+    def facts(self, plan: ModelPlan) -> ModelFacts | None:
         """What is known of a model before its weights are read. Raises UserError where that shows
         that it cannot be used."""
-        facts: ModelFacts | None = self._function("facts")(request)
+        facts: ModelFacts | None = self._function("facts")(plan)
         return facts
 
-    def can_balance(self, request: ModelRequest) -> bool:
+    def can_balance(self, plan: ModelPlan) -> bool:
         """Whether its weights can be spread over several devices and a disk."""
-        return bool(self._function("can_balance")(request))
+        return bool(self._function("can_balance")(plan))
 
     def own_tokenizer(self, spec: str) -> str | None:
         """The tokenizer that comes with the model of a name, as `load_tokenizer` takes it; None
         where none does."""
         return self.tokenizer or self._function("own_tokenizer")(spec)
 
-    def code_files(self, request: ModelRequest) -> list[str]:
-        """The files of Python code that come with a checkpoint and that this request allows to
+    def code_files(self, plan: ModelPlan) -> list[str]:
+        """The files of Python code that come with a checkpoint and that this plan allows to
         run."""
-        return self._function("code_files")(request) or []
+        return self._function("code_files")(plan) or []
 
     def _function(self, name: str) -> Callable[..., Any]:
         return getattr(
@@ -246,7 +247,7 @@ KINDS: tuple[ModelKind, ...] = (
     ),
     ModelKind(
         "user",
-        "user",
+        "user_models",
         _is_user_model,
         {
             "FILE.py:FUNCTION": one_line(

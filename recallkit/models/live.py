@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from recallkit.models.protocol import ModelRequest, ScoringModel
+    from recallkit.models.plan import ModelPlan
+    from recallkit.models.protocol import ScoringModel
     from recallkit.models.spec import ModelSpec
     from recallkit.options import WorkerOptions
 
@@ -35,13 +36,13 @@ _LIBRARIES = ("torch", "transformers")
 """Packages whose classes are known by their names."""
 
 
-def identify(request: ModelRequest) -> str:
+def identify(plan: ModelPlan) -> str:
     """Digest of a module's parameters, buffers, plain attributes and configuration, and of the code
     of its classes.
 
     Device and precision are not part of it.
     """
-    module = _module(request)
+    module = _module(plan)
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     values = [[name, *_describe(tensor)] for name, tensor in tensors.items()]
     modules = module.named_modules()
@@ -53,42 +54,42 @@ def identify(request: ModelRequest) -> str:
     return artifacts.digest_json([values, parts, code, _configuration(module)])
 
 
-def load(request: ModelRequest) -> ScoringModel:
+def load(plan: ModelPlan) -> ScoringModel:
     """The module as a scoring model, checked as a user's module is. Raises UserError for one that
     would give wrong scores."""
-    module = _module(request)
-    device = _device_of(module) if request.device == "auto" else choose_device(request.device)
-    dtype = choose_dtype(request.dtype)
+    module = _module(plan)
+    device = _device_of(module) if plan.device == "auto" else choose_device(plan.device)
+    dtype = choose_dtype(plan.dtype)
     if (_device_of(module), _dtype_of(module)) != (
         device,
-        request.dtype,
-    ) or request.ablation is not None:
+        plan.dtype,
+    ) or plan.ablation is not None:
         module = copy.deepcopy(module)
     from recallkit.models.language_model import LanguageModel
 
     if isinstance(module, LanguageModel):
         from recallkit.models.native_model import NativeModel
 
-        return NativeModel(module.to(device, dtype).eval(), request.spec, device)
+        return NativeModel(module.to(device, dtype).eval(), plan.location, device)
     if not _is_transformers(module):
         from recallkit.models.user import UserCode
         from recallkit.models.user_models import UserModule
 
-        return UserModule(module, UserCode(), dataclasses.replace(request, module=None), device)
+        return UserModule(module, UserCode(), plan, device)
     from recallkit.models.transformers_model import TransformersModel
 
-    return TransformersModel(module.to(device, dtype).eval(), request.spec, device)
+    return TransformersModel(module.to(device, dtype).eval(), plan.location, device)
 
 
-def facts(request: ModelRequest) -> ModelFacts:
+def facts(plan: ModelPlan) -> ModelFacts:
     """Precision of a module's parameters, and vocabulary and context of a transformers model."""
-    module = _module(request)
+    module = _module(plan)
     known = ModelFacts(dtype=_dtype_of(module))
     if not _is_transformers(module):
         return known
     from recallkit.models.transformers_model import context_length, text_model
 
-    model = text_model(module, request.spec)
+    model = text_model(module, plan.location)
     context = context_length(model.config.get_text_config(), model.base_model)
     vocab_size = int(model.get_output_embeddings().weight.shape[0])
     return dataclasses.replace(known, vocab_size=vocab_size, max_length=context)
@@ -124,14 +125,14 @@ def evaluating(*modules: Any) -> Iterator[None]:
             part.training = True
 
 
-def _module(request: ModelRequest) -> Any:
-    if request.module is None:
+def _module(plan: ModelPlan) -> Any:
+    if plan.module is None:
         raise UserError(
             "a live model exists only in the process that made it",
-            where=request.spec,
+            where=plan.location,
             remedy="save it and give its path",
         )
-    return request.module
+    return plan.module
 
 
 def _is_transformers(module: torch.nn.Module) -> bool:

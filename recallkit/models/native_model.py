@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from recallkit.models.architecture import ArchitectureConfig
     from recallkit.models.compression import Compression
     from recallkit.models.language_model import LanguageModel
-    from recallkit.models.protocol import ModelRequest
+    from recallkit.models.plan import ModelPlan
 
 
-def identify(request: ModelRequest) -> str:
+def identify(plan: ModelPlan) -> str:
     """Digest of an RWKV file, or of config, weights and plug-ins of `zoo:NAME` or a directory.
     Raises UserError where one is missing."""
-    source = _source(request.spec)
+    source = _source(plan.location)
     if source.is_file():
         return artifacts.digest_weights(source)
     module = zoo if zoo.is_ours(source) else published
@@ -49,10 +49,10 @@ def identify(request: ModelRequest) -> str:
     )
 
 
-def facts(request: ModelRequest) -> ModelFacts | None:
+def facts(plan: ModelPlan) -> ModelFacts | None:
     """Of a checkpoint of ours, or an RWKV file: from its config or header. None for layouts whose
     shapes are in the weights."""
-    source = _source(request.spec)
+    source = _source(plan.location)
     if source.is_file():
         return ModelFacts(vocab_size=rwkv_file.read_vocab_size(source))
     if not zoo.is_ours(source):
@@ -64,15 +64,15 @@ def facts(request: ModelRequest) -> ModelFacts | None:
     return ModelFacts(config.vocab_size, config.max_length, layers=layers)
 
 
-def load(request: ModelRequest) -> NativeModel:
+def load(plan: ModelPlan) -> NativeModel:
     """Loads `zoo:NAME`, an RWKV file, a directory, or a hub id whose layout is one of `published`
     or of `fla`.
 
     Raises UserError where it cannot be read, or its weights do not fit its config.
     """
-    source = _source(request.spec)
+    source = _source(plan.location)
     with memory_errors():
-        return run_native(request, build_model(*_read(source), source))
+        return run_native(plan, build_model(*_read(source), source))
 
 
 def _read(source: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
@@ -104,10 +104,10 @@ def _hub_folder(spec: str) -> Path:
     return folder
 
 
-def run_native(request: ModelRequest, model: LanguageModel) -> NativeModel:
-    """The model on the device and in the precision of a request."""
-    device = choose_device(request.device)
-    return NativeModel(model.to(device, choose_dtype(request.dtype)).eval(), request.spec, device)
+def run_native(plan: ModelPlan, model: LanguageModel) -> NativeModel:
+    """The model on the device and in the precision of a plan."""
+    device = choose_device(plan.device)
+    return NativeModel(model.to(device, choose_dtype(plan.dtype)).eval(), plan.location, device)
 
 
 def own_tokenizer(spec: str) -> str | None:

@@ -14,7 +14,7 @@ from recallkit.models.checkpoint_files import safetensors_header
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
-    from recallkit.models.protocol import ModelRequest
+    from recallkit.models.plan import ModelPlan
 
 VERSION = 1
 """Of the format, of packs and of files of NLLs; a file that states none is of this version."""
@@ -48,18 +48,19 @@ def is_changed_text(slices: Path) -> bool:
     return (slices / "samples.parquet").is_file()
 
 
-def identify(request: ModelRequest) -> str:
-    """Digest of the file, and of what is stated beside it. Raises AbsentError where there is none."""
-    path = Path(request.spec)
+def identify(plan: ModelPlan) -> str:
+    """Digest of the file, and of what is stated beside it. Raises AbsentError where there is
+    none."""
+    path = Path(plan.location)
     if not path.is_file():
         raise AbsentError("no such file of recorded NLLs", where=path, remedy=FORMAT)
     files = [file for file in (path, path.with_suffix(".json")) if file.is_file()]
     return artifacts.digest_json([artifacts.digest_weights(file) for file in files])
 
 
-def load(request: ModelRequest) -> NoReturn:
+def load(plan: ModelPlan) -> NoReturn:
     """Raises UserError: there is no model to run."""
-    raise needs_model(request.name)
+    raise needs_model(plan.name)
 
 
 def needs_model(name: str) -> UserError:

@@ -25,7 +25,7 @@ from recallkit.text.json_server import JsonServer, RefusedError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from recallkit.models.protocol import ModelRequest
+    from recallkit.models.plan import ModelPlan
 
 PREFIX = "openai:"
 TOP = 5
@@ -65,17 +65,17 @@ def parse(spec: str) -> tuple[str, str]:
     )
 
 
-def identify(request: ModelRequest) -> str:
+def identify(plan: ModelPlan) -> str:
     """Digest of the URL and the name: what the server computes with is not known, so a change of
     its weights goes unnoticed."""
-    return artifacts.digest_json([PREFIX, *parse(request.spec)])
+    return artifacts.digest_json([PREFIX, *parse(plan.location)])
 
 
-def load(request: ModelRequest) -> ServerModel:
+def load(plan: ModelPlan) -> ServerModel:
     """A server that is ready to score. Raises UserError where it cannot be reached, or gives no log
     probabilities of prompts."""
-    model = ServerModel(request.spec, request.vocab_size)
-    console.note(f"{request.spec}: ranks from {TOP - 1} on are unknown, and recorded as -1")
+    model = ServerModel(plan.location, plan.vocab_size)
+    console.note(f"{plan.location}: ranks from {TOP - 1} on are unknown, and recorded as -1")
     return model
 
 

@@ -1,9 +1,9 @@
 """A user's own model, `path/to/file.py:function`: Python code that the user names and that is
 therefore run.
 
-`function(request: ModelRequest)` returns an object that implements `ScoringModel`, or something
+`function(plan: ModelPlan)` returns an object that implements `ScoringModel`, or something
 that maps ids (b, t) int64 to logits (b, t, vocab), or to an object with `.logits`: a
-torch.nn.Module or any callable. A module is moved to the request's device and dtype and put in
+torch.nn.Module or any callable. A module is moved to the plan's device and dtype and put in
 evaluation mode. These names in the file and attributes of the module are used:
 
     FILES = ["weights.safetensors"]      in the file: the files that it reads, relative to it; a
@@ -33,17 +33,13 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import plugins
 from recallkit.errors import UserError
-from recallkit.models.devices import choose_device, memory_errors
+from recallkit.models.devices import memory_errors
 from recallkit.storage import artifacts
 from recallkit.storage.given_files import check_file, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
-
-    from recallkit.models.protocol import ModelRequest, ScoringModel
-
-_PROTOCOL = ("vocab_size", "max_length", "batch_tokens", "score")
 
 
 def is_user_function(text: str) -> bool:
@@ -53,14 +49,9 @@ def is_user_function(text: str) -> bool:
 
 def open_function(spec: str) -> tuple[UserCode, Callable[..., Any]]:
     """The code and the function of FILE.py:FUNCTION; the file is run, the function is not. Raises
-    UserError as `identify` does."""
+    UserError as `identify_function` does."""
     code, name = _open(spec)
     return code, _function(code, name, spec)
-
-
-def identify(request: ModelRequest) -> str:
-    """See `identify_function`."""
-    return identify_function(request.spec)
 
 
 def identify_function(spec: str) -> str:
@@ -74,39 +65,6 @@ def identify_function(spec: str) -> str:
     _function(code, name, spec)
     files = [artifacts.digest_weights(file) for file in _files(code, spec)]
     return artifacts.digest_json([code.digest, name, files])
-
-
-def load(request: ModelRequest) -> ScoringModel:
-    """Runs the function; `request.device` is passed to it as torch names it, never as `auto`.
-
-    A module is checked on random ids before it is used. Raises UserError for errors of the code,
-    for a result that is not a model, and for a model that would give wrong scores: one that is not
-    causal, or whose sequences see each other.
-    """
-    from recallkit.models.user_models import UserModule, UserScoringModel, kind_of_object
-
-    device = choose_device(request.device)
-    code, name = _open(request.spec)
-    function = _function(code, name, request.spec)
-    try:
-        with code.running(request.spec):
-            product = function(replace(request, device=str(device)))
-            missing = [name for name in _PROTOCOL if not hasattr(product, name)]
-        if not missing:
-            return UserScoringModel(product, code, request.spec)
-        if callable(product):
-            return UserModule(product, code, request, device)
-    except MemoryError:
-        raise UserError(
-            "out of memory while it was loaded and checked",
-            where=request.spec,
-        ) from None
-    wanted = f"return a torch.nn.Module, or add {', '.join(missing)}"
-    raise UserError(
-        f"the function returned {kind_of_object(product)}, which is not a model",
-        where=request.spec,
-        remedy=wanted,
-    )
 
 
 def own_tokenizer(spec: str) -> str | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,20 +14,56 @@ import torch
 
 from recallkit.errors import UserError
 from recallkit.models import probes
-from recallkit.models.devices import choose_dtype
+from recallkit.models.devices import choose_device, choose_dtype
 from recallkit.models.prefix import score_behind
 from recallkit.models.protocol import TokenScores
 from recallkit.models.torch_model import TorchModel, wide
+from recallkit.models.user import identify_function, open_function, own_tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from recallkit.kernels.token_nll.reference import TokenNll
-    from recallkit.models.protocol import ModelRequest
+    from recallkit.models.plan import ModelPlan
+    from recallkit.models.protocol import ScoringModel
+
+__all__ = ["UserModule", "UserScoringModel", "identify", "load", "own_tokenizer"]
+
+_PROTOCOL = ("vocab_size", "max_length", "batch_tokens", "score")
 
 _PROBED_IDS = 64
 """Ids of the sequence that a module is checked on; a multiple of the chunk lengths of common
 kernels."""
+
+
+def identify(plan: ModelPlan) -> str:
+    """See `user.identify_function`."""
+    return identify_function(plan.location)
+
+
+def load(plan: ModelPlan) -> ScoringModel:
+    """Runs the function; `plan.device` is passed to it as torch names it, never as `auto`.
+
+    A module is checked on random ids before it is used. Raises UserError for errors of the code,
+    for a result that is not a model, and for a model that would give wrong scores: one that is not
+    causal, or whose sequences see each other.
+    """
+    device = choose_device(plan.device)
+    code, function = open_function(plan.location)
+    try:
+        with code.running(plan.location):
+            product = function(replace(plan, device=str(device)))
+            missing = [name for name in _PROTOCOL if not hasattr(product, name)]
+        if not missing:
+            return UserScoringModel(product, code, plan.location)
+        if callable(product):
+            return UserModule(product, code, plan, device)
+    except MemoryError:
+        problem = "out of memory while it was loaded and checked"
+        raise UserError(problem, where=plan.location) from None
+    problem = f"the function returned {kind_of_object(product)}, which is not a model"
+    remedy = f"return a torch.nn.Module, or add {', '.join(missing)}"
+    raise UserError(problem, where=plan.location, remedy=remedy)
 
 
 class UserScoringModel:
@@ -72,32 +109,32 @@ class UserModule(TorchModel):
 
     prompt_chunk = 256
 
-    def __init__(self, module: Any, code: Any, request: ModelRequest, device: torch.device) -> None:
+    def __init__(self, module: Any, code: Any, plan: ModelPlan, device: torch.device) -> None:
         self.module, self.code = module, code
         self.is_module = isinstance(module, torch.nn.Module)
-        dtype = choose_dtype(request.dtype)
+        dtype = choose_dtype(plan.dtype)
         self.is_wide = dtype is torch.float64
         self.tolerance = torch.finfo(dtype).eps ** 0.5
         self.can_read = self.is_module and inspect.ismethod(getattr(module, "read", None))
-        with code.running(request.spec):
+        with code.running(plan.location):
             if self.is_module:
                 _move(module, device, dtype)
                 module.eval()
             vocab_size = getattr(module, "vocab_size", None)
             max_length = getattr(module, "max_length", None)
-        known = 0 if vocab_size is None else _whole_number(vocab_size, "vocab_size", request.spec)
+        known = 0 if vocab_size is None else _whole_number(vocab_size, "vocab_size", plan.location)
         super().__init__(
-            request.spec,
+            plan.location,
             device,
             vocab_size=known,
-            max_length=_limit(max_length, request.spec),
+            max_length=_limit(max_length, plan.location),
         )
         with torch.no_grad():
             if vocab_size is None:
                 self.vocab_size = self._logits(
                     torch.zeros(1, 1, dtype=torch.int64, device=device),
                 ).shape[2]
-            self.num_ids = min(self.vocab_size, request.vocab_size)
+            self.num_ids = min(self.vocab_size, plan.vocab_size)
             self._probe()
 
     def forward(

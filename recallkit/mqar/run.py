@@ -92,14 +92,14 @@ class MqarModel(EvaluatedModel):
     """A model that is asked for values, with the vocabulary of its sequences. Raises UserError for
     one that reads only text."""
 
-    takes = ("tokenizer", "dtype", "device")
+    takes_context = False
 
     def __init__(self, model: str | ModelSpec, options: MqarOptions) -> None:
         super().__init__(model, options, builtin.counts)
         if self.copies_text:
             problem = "it reads text, and these are sequences of ids"
             remedy = "evaluate it with `recallkit eval-recall`"
-            raise UserError(problem, where=self.spec, remedy=remedy)
+            raise UserError(problem, where=self.location, remedy=remedy)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -119,7 +119,7 @@ class MqarModel(EvaluatedModel):
             sequence = f"of a sequence of {task.length:,} it would read {num_read:,}"
             problem = f"its context is {most:,} ids, but {sequence}"
             remedy = f"give --seq-len {task.length - num_read + most} or less"
-            raise UserError(problem, where=self.spec, remedy=remedy)
+            raise UserError(problem, where=self.location, remedy=remedy)
 
     def facts_of_ids(self) -> dict[str, Any]:
         """The fields of a manifest on the ids of its sequences."""
@@ -217,7 +217,7 @@ class MqarPlan:
                 "pairs": pairs,
                 "batch_tokens": batch_tokens,
                 "model": model.shown,
-                "source": model.spec,
+                "source": model.location,
                 **model.facts_of_ids(),
             }
             with result.writing(manifest, timings) as new:

@@ -1,4 +1,5 @@
-"""Jobs run by one process, by several processes, or by a Ray cluster; and work on a thread beside the caller's."""
+"""Jobs run by one process, by several processes, or by a Ray cluster; and work on a thread beside
+the caller's."""
 
 from __future__ import annotations
 
@@ -13,8 +14,16 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 
-def work(job: Job, items: Sequence[Any], *, engine: str = "local", workers: int = 1, address: str | None = None) -> Generator[Done]:
-    """Runs items with the chosen engine: `local` in this process or in several, `ray` on the cluster at `address`.
+def work(
+    job: Job,
+    items: Sequence[Any],
+    *,
+    engine: str = "local",
+    workers: int = 1,
+    address: str | None = None,
+) -> Generator[Done]:
+    """Runs items with the chosen engine: `local` in this process or in several, `ray` on the
+    cluster at `address`.
 
     Raises UserError for what a worker raised, and if workers keep dying.
     """
@@ -31,7 +40,8 @@ def work(job: Job, items: Sequence[Any], *, engine: str = "local", workers: int 
 
 
 def ahead(items: Iterator[Item]) -> Generator[Item]:
-    """The items in order, none of which is None; while one is used, another thread makes the next. Raises what `items` raises."""
+    """The items in order, none of which is None; while one is used, another thread makes the next.
+    Raises what `items` raises."""
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(next, items, None)
         while (item := waiting.result()) is not None:

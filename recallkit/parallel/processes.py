@@ -1,7 +1,7 @@
 """Jobs run by several processes on this machine; a process that dies is replaced.
 
-Each process gets a few items at a time and reports every item that is completely on disk, so that its death costs only the
-items it was working on.
+Each process gets a few items at a time and reports every item that is completely on disk, so that
+its death costs only the items it was working on.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def work_in_processes(job: Job, items: Sequence[Any], num_workers: int) -> Gener
     """
     tasks = deque(make_tasks(job, items, num_workers))
     context = multiprocessing.get_context("spawn")
-    workers = [_Worker(context, job, place, num_workers) for place in range(min(num_workers, len(tasks)))]
+    workers = [
+        _Worker(context, job, place, num_workers) for place in range(min(num_workers, len(tasks)))
+    ]
     deaths = 0
     try:
         for worker in workers:
@@ -59,10 +61,9 @@ def work_in_processes(job: Job, items: Sequence[Any], num_workers: int) -> Gener
                     continue
                 if isinstance(message, UserError | OSError):
                     raise message
-                if isinstance(message, str):
-                    raise RuntimeError(  # noqa: TRY004 - a text message is a traceback, not a wrong type
-                        f"a {job.doing} process failed:\n{message}"
-                    )
+                if isinstance(message, str):  # a traceback
+                    text = f"a {job.doing} process failed:\n{message}"
+                    raise RuntimeError(text)  # noqa: TRY004
                 if message.is_whole:
                     deaths = 0
                     worker.waiting_for = worker.waiting_for[1:]
@@ -77,9 +78,17 @@ def work_in_processes(job: Job, items: Sequence[Any], num_workers: int) -> Gener
 def _check_deaths(deaths: int, job: Job, worker: _Worker) -> None:
     status = worker.status()
     if deaths >= _MOST_DEATHS:
-        remedy = f"it may be out of memory: {job.remedy}" if status == "SIGKILL" else "run it with one worker to see the error"
-        raise UserError(f"{job.doing} processes keep dying ({status})", where=job.where, remedy=remedy)
-    console.note(f"a {job.doing} process died ({status}), another one takes over its work", level="warning")
+        remedy = (
+            f"it may be out of memory: {job.remedy}"
+            if status == "SIGKILL"
+            else "run it with one worker to see the error"
+        )
+        raise UserError(
+            f"{job.doing} processes keep dying ({status})", where=job.where, remedy=remedy
+        )
+    console.note(
+        f"a {job.doing} process died ({status}), another one takes over its work", level="warning"
+    )
 
 
 class _Worker:
@@ -93,7 +102,9 @@ class _Worker:
     def start(self, context: SpawnContext, job: Job, num_workers: int) -> None:
         """Starts the process, or its replacement."""
         self.connection, theirs = context.Pipe()
-        self.process: Any = context.Process(target=_serve, args=(job, self.place, num_workers, theirs), daemon=True)
+        self.process: Any = context.Process(
+            target=_serve, args=(job, self.place, num_workers, theirs), daemon=True
+        )
         with _interrupts_held():  # a child inherits the blocked signals from its first moment on
             self.process.start()
         theirs.close()
@@ -103,14 +114,18 @@ class _Worker:
         """Hands over the next task, if there is one."""
         if tasks:
             self.waiting_for = tasks.popleft()
-            with contextlib.suppress(OSError):  # it died: the next read from its connection shows that
+            with contextlib.suppress(
+                OSError
+            ):  # it died: the next read from its connection shows that
                 self.connection.send(self.waiting_for)
 
     def status(self) -> str:
         """The signal or exit status that a process died with."""
         self.process.join(5)
         code = self.process.exitcode
-        return signal.Signals(-code).name if code is not None and code < 0 else f"exit status {code}"
+        return (
+            signal.Signals(-code).name if code is not None and code < 0 else f"exit status {code}"
+        )
 
     def stop(self) -> None:
         """Kills the process in whatever state: its finished items are on disk."""
@@ -124,8 +139,10 @@ _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Defers interrupts until the block ends: none is lost, and a process started in it receives none."""
-    resource_tracker.ensure_running()  # otherwise it would be started in the block and unblock the signals
+    """Defers interrupts until the block ends: none is lost, and a process started in it receives
+    none."""
+    # otherwise it would be started in the block and unblock the signals
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
     try:
         yield
@@ -134,7 +151,8 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _die_with_parent() -> None:
-    """Asks Linux to kill this process when its parent is gone for whatever reason: it writes nothing more, and its GPU is free again."""
+    """Asks Linux to kill this process when its parent is gone for whatever reason: it writes
+    nothing more, and its GPU is free again."""
     parent = os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -143,7 +161,8 @@ def _die_with_parent() -> None:
 
 
 def _serve(job: Job, place: int, num_workers: int, connection: Connection) -> None:
-    """Runs tasks until there are no more. Ctrl-C and SIGTERM reach all processes of the group; only the parent handles them."""
+    """Runs tasks until there are no more. Ctrl-C and SIGTERM reach all processes of the group; only
+    the parent handles them."""
     _die_with_parent()
     config.start_program()
     events.open_streams()

@@ -99,7 +99,7 @@ class AnsweringJob:
     @property
     def prefers_gpu(self) -> bool:
         """Whether a GPU would be used."""
-        return self.model.options.device != "cpu"
+        return self.model.plan.device != "cpu"
 
     @property
     def numbers(self) -> range:
@@ -111,7 +111,7 @@ class AnsweringJob:
         """Questions."""
         return sum(map(len, self.batches))
 
-    def kept(self) -> int:
+    def amount_done(self) -> int:
         """The questions whose answers are on disk."""
         done = self.parts.done().intersection(self.numbers)
         return sum(len(self.batches[number - self.first]) for number in done)
@@ -154,7 +154,7 @@ class Answerer:
             if len(questions) == 1:
                 problem = f"out of memory on a prompt of {len(questions[0].prompt):,} ids"
                 remedy = "give a shorter --context"
-                raise UserError(problem, where=self.job.model.spec, remedy=remedy) from None
+                raise UserError(problem, where=self.job.model.location, remedy=remedy) from None
             half = len(questions) // 2
             return self.answer(questions[:half]) + self.answer(questions[half:])
 
@@ -227,7 +227,7 @@ class Answering:
     @property
     def max_length(self) -> int | None:
         """Ids read at once at most; None if there is no limit."""
-        limits = (self.model.options.context, self._settled["max_length"])
+        limits = (self.model.context, self._settled["max_length"])
         return min((limit for limit in limits if limit is not None), default=None)
 
     @cached_property
@@ -253,7 +253,7 @@ class Answering:
             is_own = limit == self._settled["max_length"]
             raise UserError(
                 f"a context of {limit:,} ids has no room for {needed}",
-                where=self.model.spec,
+                where=self.model.location,
                 remedy="leave it out" if is_own else "give a longer --context",
             )
         return max(0, num_ids - (limit - most))

@@ -82,7 +82,7 @@ def _prompt(document: Document, answering: Answering) -> tuple[Request, int, Pla
     if num_cut and document["length"] is not None:
         size, limit = len(ids) + GENERATED_TOKENS, answering.max_length
         problem = f"reads {limit:,} ids, and a prompt with its answer has {size:,}"
-        raise UserError(problem, where=answering.model.spec, remedy="give shorter --lengths")
+        raise UserError(problem, where=answering.model.location, remedy="give shorter --lengths")
     answer = tokenizer.continuation.encode([answer_after(prompt, value)])[0].astype(np.int64)
     places = find_places(prompt, value, stops, num_cut)
     answer, ends = answer[:GENERATED_TOKENS], tuple(_stops(document))

@@ -93,7 +93,7 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
                 room_for = f"the context has room for 1 to {room:,} ({text[:40]!r} ...)"
                 raise UserError(
                     f"a continuation of {len(continuation):,} ids, but {room_for}",
-                    where=self.answering.model.spec,
+                    where=self.answering.model.location,
                     remedy="choose another task, or give a longer --context",
                 )
             num_cut = max(0, size - room - 1)  # the last id is predicted, and not read

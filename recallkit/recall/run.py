@@ -139,7 +139,7 @@ class RecallPlan:
                 **result.stamp(),
                 **_settings(task, options),
                 "model": model.shown,
-                "source": model.spec,
+                "source": model.location,
                 "num_rows": len(documents),
                 "num_dropped": rows.num_dropped,
                 "comparable": rows.is_comparable,
@@ -255,7 +255,7 @@ def _make_needles(
 def _context(model: EvaluatedModel) -> int | None:
     """Ids that a model reads at most; None for one without a limit, or whose limit is not known
     before it is loaded."""
-    limits = (model.options.context, model.facts.max_length)
+    limits = (model.context, model.facts.max_length)
     return min((limit for limit in limits if limit is not None), default=None)
 
 

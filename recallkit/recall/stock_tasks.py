@@ -166,7 +166,7 @@ def plan_stock(
         if model.copies_text:
             problem = "it copies text and has no likelihoods"
             remedy = "leave it out of lm-eval's own tasks"
-            raise UserError(problem, where=model.spec, remedy=remedy)
+            raise UserError(problem, where=model.location, remedy=remedy)
     loaded = {task: load_task(task) for task in tasks}
     requests = {task: digest_requests(loaded[task], options.limit, shots) for task in tasks}
 

@@ -8,55 +8,44 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UserError
-from recallkit.models.loading import choose_prefix
+from recallkit.models.loading import choose_prefix, identify_model
 from recallkit.models.spec import ModelSpec, one_model
 from recallkit.options import ScoringOptions
-from recallkit.scoring.identity import as_scored, of_model, read_tokenizer, request_of, score_path, sequences_of
-from recallkit.scoring.run import ScoringPlan
+from recallkit.scoring.identity import score_path
+from recallkit.scoring.own_tokenizer import read_tokenizer
+from recallkit.scoring.plan import ScoringPlan
 from recallkit.storage import artifacts
 from recallkit.storage.journal import Parts
-from recallkit.storage.result import Result
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from recallkit.scoring.scores import SequenceReader
-    from recallkit.scoring.worker import Scorer
+    from recallkit.scoring.scorer import Scorer
 
 _CHECKED_SEQUENCES = 4
 
 
-def check_scores(model: str | ModelSpec, slices: Path, options: ScoringOptions = ScoringOptions()) -> dict[str, Any]:
-    """Compares finished scores of a few evenly spaced sequences with the same computation in float64 on CPU.
+def check_scores(
+    model: str | ModelSpec,
+    slices: Path,
+    options: ScoringOptions = ScoringOptions(),
+) -> dict[str, Any]:
+    """Compares finished scores of a few evenly spaced sequences with the same computation in
+    float64 on CPU.
 
-    Returns `tokens`, the `largest` and `mean` absolute difference of NLLs (nats), the place of the largest (`sequence`,
-    `position`), and the share of tokens with the `same_argmax` (None if argmaxes cannot be compared).
+    Returns `tokens`, the `largest` and `mean` absolute difference of NLLs (nats), the place of the
+    largest (`sequence`, `position`), and the share of tokens with the `same_argmax` (None if
+    argmaxes cannot be compared).
     """
     import polars as pl
 
-    from recallkit.scoring.worker import Scorer
-
-    model = one_model(model)
-    file = score_path(slices, model)
-    manifest = artifacts.read_manifest(file)
-    options = as_scored(replace(of_model(options, model), dtype=None), manifest["options"])
-    sequences = sequences_of(slices)
-    options = replace(options, batch_tokens=1)
-    request = replace(request_of(model, slices, sequences, options), device="cpu", dtype="float64")
-    read = read_tokenizer(request, options.model_tokenizer, slices, sequences["tokenizer"])
-    request = replace(request, prefix=choose_prefix(request, read.tokenizer, model.bos))
-    if list(request.prefix.ids) != manifest["prefix"]["ids"]:
-        before, now = (token or "nothing" for token in (manifest["prefix"]["token"], request.prefix.token))
-        problem = f"scored with {before} before every sequence, but now it reads {now}"
-        raise UserError(problem, where=file, remedy=f"write bos={before if before != 'nothing' else 'none'} after the model")
-    other = read.other(slices, sequences["tokenizer"])
-    plan = ScoringPlan(model, request, slices, options, sequences, Result(file, "scores", manifest["options"]), other)
+    plan = _plan_in_float64(one_model(model), slices, options)
+    number = plan.sequences["num_sequences"]
+    places = range(_CHECKED_SEQUENCES)
+    sequences = sorted({number * place // _CHECKED_SEQUENCES for place in places})
     with tempfile.TemporaryDirectory() as folder:
-        job = plan.job(Parts(Path(folder), "check"))
-        scorer, reader = Scorer(job), job.reader()
-        checked = sorted({sequences["num_sequences"] * place // _CHECKED_SEQUENCES for place in range(_CHECKED_SEQUENCES)})
-        compared = [_compare(scorer, reader, file, number) for number in checked]
-    table = pl.concat(compared)
+        scorer = plan.begun(Parts(Path(folder), "check")).open()
+        table = pl.concat([_compare(plan, scorer, sequence) for sequence in sequences])
     worst = table.row(int(table["difference"].arg_max() or 0), named=True)
     return {
         "tokens": len(table),
@@ -64,22 +53,43 @@ def check_scores(model: str | ModelSpec, slices: Path, options: ScoringOptions =
         "mean": table["difference"].mean(),
         "sequence": worst["sequence"],
         "position": worst["position"],
-        "same_argmax": table["same_argmax"].mean() if job.tokenizer is None else None,
+        "same_argmax": table["same_argmax"].mean() if plan.own_tokenizer is None else None,
     }
 
 
-def _compare(scorer: Scorer, reader: SequenceReader, file: Path, number: int) -> pl.DataFrame:
+def _plan_in_float64(spec: ModelSpec, slices: Path, options: ScoringOptions) -> ScoringPlan:
+    """The plan of finished scores in float64, a sequence at a time."""
+    one_by_one = replace(options, batch_tokens=1)
+    file = score_path(slices, spec)
+    manifest = artifacts.read_manifest(file)
+    plan = ScoringPlan.of_slices(spec, slices, one_by_one, manifest["options"])
+    plan = replace(plan, device="cpu", dtype="float64")
+    tokenizer = read_tokenizer(plan)
+    plan = replace(plan, prefix=choose_prefix(plan, tokenizer.tokenizer))
+    before = manifest["prefix"]
+    if list(plan.prefix.ids) != before["ids"]:
+        scored, now = before["token"] or "nothing", plan.prefix.token or "nothing"
+        problem = f"scored with {scored} before every sequence, but now it reads {now}"
+        remedy = f"write bos={before['token'] or 'none'} after the model"
+        raise UserError(problem, where=file, remedy=remedy)
+    plan = tokenizer.applied(plan)
+    return replace(plan, digest=identify_model(plan))
+
+
+def _compare(plan: ScoringPlan, scorer: Scorer, number: int) -> pl.DataFrame:
     """The stored scores of one sequence beside those of `scorer`."""
     import numpy as np
     import polars as pl
 
-    first, ids, offsets = reader.read(number // scorer.job.sequences_per_part)
-    chosen = ids[offsets[number - first] : offsets[number - first + 1]]
-    exact = scorer.score_sequences(chosen, np.array([0, len(chosen)]))
-    stored = pl.read_parquet(file, glob=False, columns=["sequence", "position", "nll", "argmax"]).filter(pl.col("sequence") == number)
-    return stored.select(
+    first, ids, offsets = scorer.reader.read(number // plan.sequences_per_part)
+    row = number - first
+    exact = scorer.score_sequence(ids[offsets[row] : offsets[row + 1]])
+    columns = ["sequence", "position", "nll", "argmax"]
+    scores = pl.read_parquet(plan.result.path, glob=False, columns=columns)
+    nll = pl.Series(exact.nll.astype(np.float64))
+    return scores.filter(pl.col("sequence") == number).select(
         "sequence",
         "position",
-        difference=(pl.col("nll").cast(pl.Float64) - pl.Series(exact.nll.astype(np.float64))).abs(),
+        difference=(pl.col("nll").cast(pl.Float64) - nll).abs(),
         same_argmax=pl.col("argmax") == pl.Series(exact.argmax),
     )

@@ -26,54 +26,51 @@ from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     import pyarrow as pa
 
-    from recallkit.models.protocol import ModelRequest
+    from recallkit.scoring.plan import ScoringPlan
     from recallkit.text.special_tokens import Prefix
 
+    Piece = tuple[Rows, pa.Table, Mapping[str, np.ndarray]]
+    """Rows with their labels, and the scores of their tokens: `nll` float32 and, where they are
+    known, `argmax` and `rank`."""
 
-def record(
-    result: Result,
-    slices: Path,
-    request: ModelRequest,
-    facts: dict[str, Any],
-    timings: Timings,
-) -> dict[str, Any]:
+
+def record(plan: ScoringPlan, timings: Timings) -> dict[str, Any]:
     """Writes the score file of recorded NLLs; returns its manifest.
 
     Raises UserError where they are not the NLLs, in nats, of the tokens of the slices.
     """
-    path, labels = Path(request.spec), artifacts.read_manifest(slices / "tokens.parquet")
+    path, labels = Path(plan.location), artifacts.read_manifest(plan.slices / "tokens.parquet")
     stated = facts_of(path)
     if stated.get("sequences_digest", labels["sequences_digest"]) != labels["sequences_digest"]:
-        problem = f"NLLs of other ids: its sequences_digest is not that of {slices}"
+        problem = f"NLLs of other ids: its sequences_digest is not that of {plan.slices}"
         raise UserError(problem, where=path, remedy="record them for the ids of these slices")
     amounts = [labels[name] for name in ("num_rows", "num_sequences", "seq_len")]
     recording = Recording(path, *amounts)
-    fit = _fit(slices, path, stated)
+    fit = _fit(plan.slices, path, stated)
 
-    def read(rows: Rows, tokens: pa.Table) -> dict[str, np.ndarray]:
-        columns = recording.read(rows)
-        _check_order(columns, tokens, path, rows)
-        with np.errstate(over="ignore"):  # what float32 does not hold is infinite, and refused
-            nll = columns["nll"].astype(np.float32)
-        check_finite(request.name, nll, rows.first, offsets_of(rows.lengths + 1))
-        fit.add(rows, tokens["token"].to_numpy(), nll)
-        _check_integers(columns, path)
-        if "rank" in columns:
-            _check_ranks(columns["rank"], nll, path, rows)
-        return {**columns, "nll": nll}
-
-    def check() -> None:
+    def checked_pieces() -> Iterator[Piece]:
+        for rows, tokens in labelled_rows(plan.slices / "tokens.parquet"):
+            columns = recording.read(rows)
+            _check_order(columns, tokens, path, rows)
+            with np.errstate(over="ignore"):  # what float32 does not hold is infinite, and refused
+                nll = columns["nll"].astype(np.float32)
+            check_finite(plan.name, nll, rows.first, offsets_of(rows.lengths + 1))
+            fit.add(rows, tokens["token"].to_numpy(), nll)
+            _check_integers(columns, path)
+            if "rank" in columns:
+                _check_ranks(columns["rank"], nll, path, rows)
+            yield rows, tokens, {**columns, "nll": nll}
         fit.check_unit()
-        if identify(request) != facts["model_digest"]:
+        if identify(plan) != plan.digest:
             problem, again = "it changed while it was read", "score it again as it is now"
             raise UserError(problem, where=path, remedy=again)
 
-    manifest = write_scores(result, slices, read, facts, timings, check)
-    _say_what_is_taken(request.name, recording, fit, stated)
+    manifest = write_scores(plan.result, plan.facts(), checked_pieces(), timings)
+    _say_what_is_taken(plan.name, recording, fit, stated)
     return manifest
 
 
@@ -91,44 +88,38 @@ def record_array(slices: Path, name: str, nll: np.ndarray, prefix: Prefix) -> Pa
     }
     result = Result(score_path(slices, name), "scores", options, force=True)
     facts = score_facts(result, name, f"{LIVE}{name}", prefix, sequences["num_rows"])
-
     fit = _fit(slices, Path(name), {"sequences_digest": "", "unit": "nats"})
 
-    def read(rows: Rows, tokens: pa.Table) -> dict[str, np.ndarray]:
-        values = nll[rows.start : rows.stop]
-        try:
-            fit.add(rows, tokens["token"].to_numpy(), values)
-        except UserError as error:
-            console.note(f"{error.where}: {error.problem}: {error.remedy}")
-        return {"nll": values}
+    def pieces() -> Iterator[Piece]:
+        for rows, tokens in labelled_rows(slices / "tokens.parquet"):
+            values = nll[rows.start : rows.stop]
+            try:
+                fit.add(rows, tokens["token"].to_numpy(), values)
+            except UserError as error:
+                console.note(f"{error.where}: {error.problem}: {error.remedy}")
+            yield rows, tokens, {"nll": values}
 
-    write_scores(result, slices, read, facts, Timings())
+    write_scores(result, facts, pieces(), Timings())
     return result.path
 
 
 def write_scores(
     result: Result,
-    slices: Path,
-    read: Callable[[Rows, pa.Table], Mapping[str, np.ndarray]],
     facts: dict[str, Any],
+    pieces: Iterable[Piece],
     timings: Timings,
-    check: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Writes a score file of the NLLs that `read` gives for rows with their labels, `nll` float32
-    and, where they are known, `argmax` and `rank`; returns its manifest.
-
-    `check` is called behind the last row; what it raises leaves the result as it was.
-    """
-    schema, path = schemas.arrow_schema("scores"), slices / "tokens.parquet"
+    """Writes a score file; returns its manifest. What `pieces` raises leaves the result as it
+    was."""
+    schema = schemas.arrow_schema("scores")
     manifest: dict[str, Any] = {}
     with result.writing(manifest, timings) as new, timings.stage("recording") as stage:
         with progress("reading NLLs", total=facts["num_rows"]) as show:
 
             def tables() -> Iterator[pa.Table]:
-                for rows, tokens in labelled_rows(path):
-                    yield _score_table(tokens, read(rows, tokens), schema)
+                for rows, tokens, columns in pieces:
+                    yield _score_table(tokens, columns, schema)
                     show(rows.stop)
-                check()
 
             file = new / result.path.name
             manifest |= artifacts.write_parquet(file, tables(), schema, facts, **PARQUET_OPTIONS)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from recallkit.models.protocol import ModelRequest
+    from recallkit.models.plan import ModelPlan
     from recallkit.text.tokenizers import TextTokenizer
 
 BESIDE = ("argmax", "rank")
@@ -35,21 +35,18 @@ FACTS: Mapping[str, type] = {"version": int, "sequences_digest": str, "unit": st
 `unit` is `nats`; `prefix` is the id that the model read before every sequence, -1 for none.
 """
 
-UNITS = {"bits": float(np.log(2)), "log10": float(np.log(10))}
-"""Units that are not accepted, and how many nats one of them is."""
 
-
-def prefix_of(request: ModelRequest, tokenizer: TextTokenizer) -> Prefix:
+def prefix_of(plan: ModelPlan, tokenizer: TextTokenizer) -> Prefix:
     """What the model read before every sequence, if that is stated. Raises UserError for an id that
     the tokenizer does not have."""
-    number = facts_of(Path(request.spec)).get("prefix")
+    number = facts_of(Path(plan.location)).get("prefix")
     if number is None:
         return NO_PREFIX
     if number < 0:
         return Prefix((), "", AS_RECORDED)
     if number >= tokenizer.vocab_size:
         problem = f"prefix {number} is no id of {tokenizer.name}"
-        raise UserError(problem, where=request.name, remedy="give the id of the slices' tokenizer")
+        raise UserError(problem, where=plan.name, remedy="give the id of the slices' tokenizer")
     return Prefix((number,), tokenizer.generated_text([number], special=True), AS_RECORDED)
 
 
@@ -60,8 +57,9 @@ def facts_of(path: Path) -> dict[str, Any]:
     nats.
     """
     beside = path.with_suffix(".json")
-    where = beside if beside.is_file() else path
-    stated = {**_metadata(path), **(_json_object(beside) if beside.is_file() else {})}
+    where, stated = path, _metadata(path)
+    if beside.is_file():
+        where, stated = beside, stated | _json_object(beside)
     facts = {name: stated[name] for name in FACTS if name in stated}
     for name, value in facts.items():
         if type(value) is not FACTS[name]:
@@ -72,8 +70,8 @@ def facts_of(path: Path) -> dict[str, Any]:
         raise UserError(problem, where=where, remedy="write it again")
     unit = facts.get("unit", "nats")
     if unit != "nats":
-        factor = f"multiply by {UNITS[unit]:.4f}" if unit in UNITS else "write natural logarithms"
-        raise UserError(f"in {unit}, not in nats", where=where, remedy=f"{factor}, with unit nats")
+        remedy = "write natural logarithms, with unit nats"
+        raise UserError(f"in {unit}, not in nats", where=where, remedy=remedy)
     return facts
 
 
@@ -88,38 +86,21 @@ def _json_object(path: Path) -> dict[str, Any]:
 
 
 def _metadata(path: Path) -> dict[str, Any]:
-    """The metadata of a table or of a safetensors file, whose values are strings there; of a table
-    also the id in its column `prefix`."""
+    """The metadata of a table or of a safetensors file; all values are strings there."""
     facts: dict[str, Any] = {}
     with _readable(path):
         if path.suffix in TABLES:
-            schema = _dataset(path).schema
-            metadata = schema.metadata or {}
-            stated = [name for name in FACTS if name.encode() in metadata]
-            facts = {name: metadata[name.encode()].decode() for name in stated}
-            if "prefix" in schema.names:
-                facts["prefix"] = str(_one_value(path, "prefix"))
+            metadata = _dataset(path).schema.metadata or {}
+            names = [name for name in FACTS if name.encode() in metadata]
+            facts = {name: metadata[name.encode()].decode() for name in names}
         elif path.suffix == ".safetensors":
             with _open_tensors(path) as tensors:
                 facts = tensors.metadata() or {}
-    numbers = [name for name, kind in FACTS.items() if kind is int and name in facts]
-    return facts | {name: _whole(facts[name]) for name in numbers}
-
-
-def _one_value(path: Path, name: str) -> Any:
-    """The value of a column that has only one."""
-    import pyarrow.compute as pc
-
-    dataset, values = _dataset(path), set[Any]()
-    _check_integers(dataset.schema, [name], path)
-    for batch in dataset.to_batches(columns=[name]):
-        values |= set(pc.unique(batch[name]).to_pylist())
-        if len(values) > 1:
-            break
-    if len(values) != 1:
-        problem = f"column {name} has {'several' if values else 'no'} values"
-        raise UserError(problem, where=path, remedy="write one id, read before every sequence")
-    return values.pop()
+    for name, kind in FACTS.items():
+        if kind is int and name in facts:
+            with contextlib.suppress(ValueError):  # it is refused as a string
+                facts[name] = int(facts[name])
+    return facts
 
 
 def _check_integers(schema: pa.Schema, names: list[str], path: Path) -> None:
@@ -131,13 +112,6 @@ def _check_integers(schema: pa.Schema, names: list[str], path: Path) -> None:
         if not pa.types.is_integer(kind):
             problem = f"{name} is of type {kind}, not whole numbers"
             raise UserError(problem, where=path, remedy=f"write int32, or leave out {name}")
-
-
-def _whole(text: str) -> int | str:
-    try:
-        return int(text)
-    except ValueError:
-        return text
 
 
 # ---------------------------------------------------------------------------------------- reading

@@ -1,8 +1,9 @@
-"""Sequences to scores: NLL, argmax and rank of every predicted token under one model, resumable part by part.
+"""Sequences to scores: NLL, argmax and rank of every predicted token under one model, resumable
+part by part.
 
-A part is 32 sequences; within a part they are batched by length. Which ids share a batch depends on the options alone, and a
-batch that is too large for a device is always split at the same place, so that a resumed run, an uninterrupted one and one on
-many devices write the same bytes.
+A part is 32 sequences; within a part they are batched by length. Which ids share a batch depends on
+the options alone, and a batch that is too large for a device is always split at the same place, so
+that a resumed run, an uninterrupted one and one on many devices write the same bytes.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from recallkit import config
 from recallkit.config import SEQUENCES_PER_ROW_GROUP, sequences_per_row_group
 from recallkit.errors import UserError
 from recallkit.models.protocol import TokenScores
 from recallkit.ragged import offsets_of, positions_within
+from recallkit.scoring.windows import check_context
 from recallkit.storage import artifacts, db, schemas
 from recallkit.storage.journal import read_part, removing_damage
 from recallkit.text.sequences import group_ids
@@ -28,13 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from recallkit.models.protocol import CarryingModel, ScoringModel
-
-SEQUENCES_PER_PART = config.SEQUENCES_PER_PART
-"""Sequences whose scores are a file of their own until all are joined. A divisor of the row group's size."""
-
-CARRIED_IDS = 2048
-"""Ids that a recurrent model reads at once with `--carry-state` if `--context` is not given."""
-
+    from recallkit.scoring.windows import ContextWindow
 
 PARQUET_OPTIONS: dict[str, Any] = {
     "use_dictionary": ["sequence", "position", "context"],
@@ -42,53 +37,9 @@ PARQUET_OPTIONS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ContextWindow:
-    """How a model reads a sequence that is longer than its context.
-
-    `context`: ids that it reads at once at most, None for the model's own limit. `stride`: predictions taken from each further
-    window of `context` ids. `carry`: a recurrent model reads `context` ids at a time and keeps its state. `in_steps`: every window
-    begins `stride` ids after the one before, also the last, which may be shorter: what a prediction sees depends on its position alone.
-    """
-
-    context: int | None = None
-    stride: int | None = None
-    carry: bool = False
-    in_steps: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LastIds:
-    """Every prediction is made from its last ids alone: from `ids` to `ids + stride - 1` of them, fewer at a sequence's beginning.
-
-    The prediction at position p sees p ids where p < ids + stride, else ids + (p - ids) % stride. With a stride of 1 it is always
-    the last `ids`, which costs `ids` passes over the text; in general (ids + stride - 1) / stride.
-    """
-
-    ids: int
-    stride: int
-
-    @property
-    def most(self) -> int:
-        """The most ids that a prediction sees."""
-        return self.ids + self.stride - 1
-
-    @property
-    def window(self) -> ContextWindow:
-        """How a model reads a sequence so."""
-        return ContextWindow(self.most, self.stride, in_steps=True)
-
-    def __str__(self) -> str:
-        return f"last-{self.ids}-stride-{self.stride}"
-
-
-def choose_last(ids: Sequence[int], stride: int | None = None) -> list[LastIds]:
-    """Each number of last ids once, in ascending order; with a `stride` of a quarter of them if none is given: about five passes each."""
-    return [LastIds(number, stride or max(1, number // 4)) for number in sorted(set(ids))]
-
-
 class SequenceReader:
-    """Reads any part of `sequences.parquet`, a few sequences each, all of them of the file that was there when this was made.
+    """Reads any part of `sequences.parquet`, a few sequences each, all of them of the file that was
+    there when this was made.
 
     Not thread-safe. Raises UserError if `digest` is given and the file contains other sequences.
     """
@@ -96,20 +47,23 @@ class SequenceReader:
     def __init__(self, path: Path, sequences_per_part: int, digest: str | None = None) -> None:
         import pyarrow.parquet as pq
 
-        found = artifacts.read_manifest(path)["sequences_digest"]
-        if digest not in (None, found):
-            raise UserError("replaced while it was scored", where=path, remedy="score the new file again")
+        if digest not in (None, artifacts.read_manifest(path)["sequences_digest"]):
+            remedy = "score the new file again"
+            raise UserError("replaced while it was scored", where=path, remedy=remedy)
         self._size = sequences_per_part
         self._file = pq.ParquetFile(path, pre_buffer=False)
         metadata = self._file.metadata
-        self._starts = np.cumsum([0, *(metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))])
+        self._starts = np.cumsum(
+            [0, *(metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))]
+        )
 
     def num_parts(self) -> int:
         """The number of parts."""
         return -(-int(self._starts[-1]) // self._size)
 
     def read(self, part: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """The number of the part's first sequence, its flat ids (uint32) and their offsets. Raises UserError for damage."""
+        """The number of the part's first sequence, its flat ids (uint32) and their offsets. Raises
+        UserError for damage."""
         first = part * self._size
         group = int(np.searchsorted(self._starts, first, side="right")) - 1
         ids, offsets = group_ids(self._file.read_row_group(group, columns=["tokens"]))
@@ -120,17 +74,19 @@ class SequenceReader:
 
 @dataclass(frozen=True, slots=True)
 class SequenceScores(TokenScores):
-    """`TokenScores` of a few sequences with, of each token, the ids that it was predicted from, `context` int32, and `exact` bool."""
+    """`TokenScores` of a few sequences with, of each token, the ids that it was predicted from,
+    `context` int32, and `exact` bool."""
 
     context: np.ndarray
     exact: np.ndarray
 
 
 class BatchLimit:
-    """The size of a batch in ids with padding, and the sizes that were found too large for the device.
+    """The size of a batch in ids with padding, and the sizes that were found too large for the
+    device.
 
-    A batch that does not fit is split into halves, and so is every later one that is as large and as long: how batches are split
-    depends on the device alone, not on what was scored before.
+    A batch that does not fit is split into halves, and so is every later one that is as large and
+    as long: how batches are split depends on the device alone, not on what was scored before.
     """
 
     def __init__(self, batch_tokens: int, notify: Callable[[str], None] = lambda _: None) -> None:
@@ -140,21 +96,35 @@ class BatchLimit:
 
     def fits(self, num_sequences: int, length: int) -> bool:
         """Whether no batch of this size or a smaller one was found too large."""
-        return not any(num_sequences * length >= size and length >= longest for size, longest in self._too_large)
+        return not any(
+            num_sequences * length >= size and length >= longest
+            for size, longest in self._too_large
+        )
 
     def exclude(self, num_sequences: int, length: int, name: str) -> None:
         """Records a batch that was too large, and tells the user."""
         self._too_large.append((num_sequences * length, length))
-        self.notify(f"{name}: out of memory with {num_sequences:,} x {length:,} tokens, retrying with half of them")
+        self.notify(
+            f"{name}: out of memory with {num_sequences:,} x {length:,} tokens, retrying with "
+            "half of them"
+        )
 
 
 class BatchedScores:
     """Sequences (sequence i is `ids[offsets[i]:offsets[i + 1]]`) that are scored batch by batch.
 
-    `scores` are those of the first `num_done` batches. Raises UserError if a sequence exceeds the model's context.
+    `scores` are those of the first `num_done` batches. Raises UserError if a sequence exceeds the
+    model's context.
     """
 
-    def __init__(self, model: ScoringModel, ids: np.ndarray, offsets: np.ndarray, limit: BatchLimit, window: ContextWindow) -> None:
+    def __init__(
+        self,
+        model: ScoringModel,
+        ids: np.ndarray,
+        offsets: np.ndarray,
+        limit: BatchLimit,
+        window: ContextWindow,
+    ) -> None:
         self._model, self._ids, self._limit, self._window = model, ids, limit, window
         self._windows = _windows(model, offsets, window)
         lengths = self._windows.stops - self._windows.starts - 1
@@ -162,8 +132,12 @@ class BatchedScores:
         self._ends = np.cumsum([lengths[chosen].sum() for chosen in self._batches])
         total = len(ids) - len(offsets) + 1
         argmax, rank, context = np.zeros((3, total), np.int32)
-        beside = {name: np.zeros(total, dtype) for name, dtype in getattr(model, "beside", {}).items()}
-        self.scores = SequenceScores(np.zeros(total, np.float32), argmax, rank, context, np.ones(total, bool), beside=beside)
+        beside = {
+            name: np.zeros(total, dtype) for name, dtype in getattr(model, "beside", {}).items()
+        }
+        self.scores = SequenceScores(
+            np.zeros(total, np.float32), argmax, rank, context, np.ones(total, bool), beside=beside
+        )
         self.num_done = 0
 
     @property
@@ -172,15 +146,31 @@ class BatchedScores:
         return float(self._ends[self.num_done - 1] / self._ends[-1]) if self.num_done else 0.0
 
     def run(self) -> Iterator[None]:
-        """Scores what is not done, pausing after each batch. Raises UserError if a single sequence exceeds the device's memory."""
+        """Scores what is not done, pausing after each batch. Raises UserError if a single sequence
+        exceeds the device's memory."""
         for chosen in self._batches[self.num_done :]:
-            _score_batch(self._model, self._ids, self._windows, chosen, self._limit, self._window, self.scores)
+            _score_batch(
+                self._model,
+                self._ids,
+                self._windows,
+                chosen,
+                self._limit,
+                self._window,
+                self.scores,
+            )
             self.num_done += 1
             yield
 
 
-def score_sequences(model: ScoringModel, ids: np.ndarray, offsets: np.ndarray, limit: BatchLimit, window: ContextWindow) -> SequenceScores:
-    """The scores of sequences, in their order, as `BatchedScores` makes them, and with its errors."""
+def score_sequences(
+    model: ScoringModel,
+    ids: np.ndarray,
+    offsets: np.ndarray,
+    limit: BatchLimit,
+    window: ContextWindow,
+) -> SequenceScores:
+    """The scores of sequences, in their order, as `BatchedScores` makes them, and with its
+    errors."""
     batched = BatchedScores(model, ids, offsets, limit, window)
     for _ in batched.run():
         pass
@@ -189,9 +179,11 @@ def score_sequences(model: ScoringModel, ids: np.ndarray, offsets: np.ndarray, l
 
 @dataclass(frozen=True, slots=True)
 class _Windows:
-    """Spans of ids that are each read from an empty context: window w is `ids[starts[w]:stops[w]]`, its first id is context only.
+    """Spans of ids that are each read from an empty context: window w is `ids[starts[w]:stops[w]]`,
+    its first id is context only.
 
-    Its first `skips[w]` predictions are left to an earlier window; its prediction k is number `places[w] + k` of the result.
+    Its first `skips[w]` predictions are left to an earlier window; its prediction k is number
+    `places[w] + k` of the result.
     """
 
     starts: np.ndarray
@@ -201,71 +193,53 @@ class _Windows:
 
 
 def _windows(model: ScoringModel, offsets: np.ndarray, window: ContextWindow) -> _Windows:
-    """The whole sequences, or windows of them, of which even the last is full, so that every prediction has a long context.
+    """The whole sequences, or windows of them, of which even the last is full, so that every
+    prediction has a long context.
 
-    Example: a sequence of 11 ids (10 predictions), context 4, stride 3: windows of ids [0, 5), [3, 8) and [6, 11); the first gives
-    predictions 1 to 4, the others skip 1 and give 5 to 7 and 8 to 10. One of 10 ids: the last window is [5, 10), or, in steps, [6, 10)."""
+    Example: a sequence of 11 ids (10 predictions), context 4, stride 3: windows of ids [0, 5), [3,
+    8) and [6, 11); the first gives predictions 1 to 4, the others skip 1 and give 5 to 7 and 8 to
+    10. One of 10 ids: the last window is [5, 10), or, in steps, [6, 10)."""
     starts, stops = offsets[:-1], offsets[1:]
     places = starts - np.arange(len(starts))
     if window.carry and not hasattr(model, "score_carrying"):
-        raise UserError("it has no recurrent state to carry", where=model.name, remedy="leave out --carry-state")
+        raise UserError(
+            "it has no recurrent state to carry", where=model.name, remedy="leave out --carry-state"
+        )
     lengths = stops - starts - 1
-    context = None if window.carry else check_context(model.name, model.max_length, window, int(lengths.max(initial=0)), model.prefix)
+    longest = int(lengths.max(initial=0))
+    context = None
+    if not window.carry:
+        context = check_context(model.name, model.max_length, window, longest, model.prefix)
     if context is None or window.stride is None:
         return _Windows(starts, stops, np.zeros(len(starts), np.int64), places)
-    extra = np.maximum(0, -(-(lengths - context) // window.stride))
-    of = np.repeat(np.arange(len(starts)), extra + 1)
-    nth = positions_within(extra + 1)
-    ends = np.minimum(lengths[of], context + nth * window.stride)
-    begins = nth * window.stride if window.in_steps else np.maximum(0, ends - context)
-    before = np.where(nth == 0, 0, np.minimum(lengths[of], context + (nth - 1) * window.stride))
-    return _Windows(starts[of] + begins, starts[of] + ends + 1, before - begins, places[of] + begins)
-
-
-def check_context(name: str, max_length: int | None, window: ContextWindow, longest: int, prefix: tuple[int, ...] = ()) -> int | None:
-    """Ids that a model reads at once where its longest sequence, of `longest` predictions, is read in windows; else None.
-
-    `max_length`: its longest context behind its `prefix`, None without a limit. Raises UserError if
-    more ids are asked for than it has, and for sequences that it cannot read, in windows or at once.
-    """
-    of_text = " of text" if prefix else ""
-    if window.context is not None and max_length is not None and window.context > max_length:
-        raise UserError(f"its context is {max_length:,} ids{of_text}", where=name, remedy=f"give --context {max_length} or less")
-    context = max_length if window.context is None else window.context
-    if context is None or longest <= context:
-        return None
-    if window.stride is None:
-        remedy = f"read it in windows with --stride {max(1, context // 2)}, or slice with --seq-len {context} or less"
-        raise UserError(f"its context is {context:,} ids{of_text}, but a sequence has {longest:,}", where=name, remedy=remedy)
-    if window.stride > context:
-        problem = f"windows of {context:,} ids at a stride of {window.stride:,} leave ids out"
-        raise UserError(problem, where=name, remedy=f"give --stride {context} or less")
-    return context
-
-
-def longest_sequence(slices: Path) -> int:
-    """The predictions of the longest sequence of a slice directory, from the footer of its labels; 0 if that does not tell."""
-    import pyarrow.parquet as pq
-
-    metadata = pq.read_metadata(slices / "tokens.parquet")
-    place = metadata.schema.to_arrow_schema().get_field_index("position")
-    groups = [metadata.row_group(number).column(place).statistics for number in range(metadata.num_row_groups)]
-    return max((int(found.max) for found in groups if found is not None and found.has_min_max), default=0)
+    stride = window.stride
+    extra = np.maximum(0, -(-(lengths - context) // stride))  # windows after a sequence's first
+    sequence = np.repeat(np.arange(len(starts)), extra + 1)
+    nth = positions_within(extra + 1)  # of the windows of its sequence
+    length = lengths[sequence]
+    # In predictions of the sequence: where a window ends, where it begins, what earlier ones gave.
+    ends = np.minimum(length, context + nth * stride)
+    begins = nth * stride if window.in_steps else np.maximum(0, ends - context)
+    before = np.where(nth == 0, 0, np.minimum(length, context + (nth - 1) * stride))
+    first = starts[sequence]
+    return _Windows(
+        first + begins,
+        first + ends + 1,
+        before - begins,
+        places[sequence] + begins,
+    )
 
 
 def _batches(lengths: np.ndarray, batch_tokens: int, window: ContextWindow) -> Iterator[np.ndarray]:
-    """Batches of windows in descending order of length: as many as fit into `batch_tokens` when padded to the longest."""
-    at_once = np.minimum(lengths, _carried_ids(window)) if window.carry else lengths
+    """Batches of windows in descending order of length: as many as fit into `batch_tokens` when
+    padded to the longest."""
+    at_once = np.minimum(lengths, window.carried_ids) if window.carry else lengths
     order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):
         size = max(1, batch_tokens // int(at_once[order[start]]))
         yield order[start : start + size]
         start += size
-
-
-def _carried_ids(window: ContextWindow) -> int:
-    return window.context or CARRIED_IDS
 
 
 def _score_batch(
@@ -277,7 +251,8 @@ def _score_batch(
     window: ContextWindow,
     out: SequenceScores,
 ) -> None:
-    """Scores the `chosen` windows into `out`, at once or, if they do not fit into memory, in halves."""
+    """Scores the `chosen` windows into `out`, at once or, if they do not fit into memory, in
+    halves."""
     starts, stops = windows.starts[chosen], windows.stops[chosen]
     lengths = stops - starts
     longest = int(lengths.max() - 1)
@@ -286,13 +261,22 @@ def _score_batch(
         batch = np.concatenate([ids[start:stop] for start, stop in zip(starts, stops, strict=True)])
         try:
             if window.carry:
-                scores = cast("CarryingModel", model).score_carrying(batch, batch_offsets, _carried_ids(window))
+                scores = cast("CarryingModel", model).score_carrying(
+                    batch, batch_offsets, window.carried_ids
+                )
             else:
                 scores = model.score(batch, batch_offsets)
         except MemoryError:
             if len(chosen) == 1:
-                remedy = "read it in windows with --context and --stride, or slice with a smaller --seq-len"
-                raise UserError(f"out of memory with one sequence of {longest:,} ids", where=model.name, remedy=remedy) from None
+                remedy = (
+                    "read it in windows with --context and --stride, or slice with a smaller "
+                    "--seq-len"
+                )
+                raise UserError(
+                    f"out of memory with one sequence of {longest:,} ids",
+                    where=model.name,
+                    remedy=remedy,
+                ) from None
             limit.exclude(len(chosen), longest, model.name)
         else:
             _place(scores, windows, chosen, out)
@@ -312,53 +296,81 @@ def _place(scores: TokenScores, windows: _Windows, chosen: np.ndarray, out: Sequ
     out.context[places] = nth[wanted] + 1
 
 
-def check_finite(name: str, values: np.ndarray, first: int, offsets: np.ndarray, what: str = "NLL") -> None:
-    """Raises UserError for values that are not finite, with the sequence (numbered from `first`) and the position."""
+def check_finite(
+    name: str, values: np.ndarray, first: int, offsets: np.ndarray, what: str = "NLL"
+) -> None:
+    """Raises UserError for values that are not finite, with the sequence (numbered from `first`)
+    and the position."""
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
         predicted_at = offsets - np.arange(len(offsets))
         sequence = int(np.searchsorted(predicted_at, bad[0], side="right")) - 1
         position = int(bad[0] - predicted_at[sequence]) + 1
         problem = (
-            f"its {what} at sequence {first + sequence:,}, position {position:,} is not finite ({len(bad):,} of {len(values):,} values)"
+            f"its {what} at sequence {first + sequence:,}, position {position:,} is not finite "
+            f"({len(bad):,} of {len(values):,} values)"
         )
         raise UserError(problem, where=name, remedy="check the weights, or use a wider dtype")
 
 
-def write_part(path: Path, first: int, offsets: np.ndarray, scores: SequenceScores, facts: dict[str, Any]) -> None:
-    """Writes the scores of the sequences from number `first` on as a part, with `facts` in its manifest."""
+def write_part(
+    path: Path, first: int, offsets: np.ndarray, scores: SequenceScores, facts: dict[str, Any]
+) -> None:
+    """Writes the scores of the sequences from number `first` on as a part, with `facts` in its
+    manifest."""
     import pyarrow as pa
 
-    counts, schema = np.diff(offsets) - 1, schemas.arrow_schema("paired scores" if scores.beside else "scores")
+    counts, schema = (
+        np.diff(offsets) - 1,
+        schemas.arrow_schema("paired scores" if scores.beside else "scores"),
+    )
     sequence = np.repeat(np.arange(first, first + len(counts), dtype=np.int32), counts)
     position = (positions_within(counts) + 1).astype(np.int32)
-    columns = (sequence, position, scores.nll, scores.argmax, scores.rank, scores.context, scores.exact, *scores.beside.values())
+    columns = (
+        sequence,
+        position,
+        scores.nll,
+        scores.argmax,
+        scores.rank,
+        scores.context,
+        scores.exact,
+        *scores.beside.values(),
+    )
     table = pa.Table.from_arrays([pa.array(column) for column in columns], schema=schema)
     artifacts.write_parquet(path, [table], schema, facts, **PARQUET_OPTIONS)
 
 
 def summarise_scores(slices: Path, path: Path) -> dict[str, float | None]:
-    """Of a score file of `slices`: nll_nats (mean per token), ppl, accuracy (share of tokens that are the first choice)."""
+    """Of a score file of `slices`: nll_nats (mean per token), ppl, accuracy (share of tokens that
+    are the first choice)."""
     with db.connect(views={"scores": path, "tokens": slices / "tokens.parquet"}) as connection:
-        summary = connection.execute(db.query("scores/summarise_scores"))  # without polars, whose import takes 0.1 s
+        summary = connection.execute(
+            db.query("scores/summarise_scores")
+        )  # without polars, whose import takes 0.1 s
         [row] = summary.fetchall()
         return {name: value for (name, *_), value in zip(summary.description, row, strict=True)}
 
 
 Which = Literal["scores", "reference", "divergence"]
-"""What of parts a file has: the scores of a model, or, of parts of a pair, those of its reference, or how far the two differ."""
+"""What of parts a file has: the scores of a model, or, of parts of a pair, those of its reference,
+or how far the two differ."""
 
 REFERENCE = "_reference"
 """How the names of columns and facts end that are of a pair's reference."""
 
 
 def join_parts(
-    parts: Sequence[Path], sequences_per_part: int, seq_len: int, path: Path, manifest: dict[str, Any], which: Which = "scores"
+    parts: Sequence[Path],
+    sequences_per_part: int,
+    seq_len: int,
+    path: Path,
+    manifest: dict[str, Any],
+    which: Which = "scores",
 ) -> dict[str, Any]:
     """Joins parts into one file with the row groups of `tokens.parquet`; returns its manifest.
 
-    The manifest gets the sums of the facts of all parts. Raises UserError for a damaged part, which is removed, and if the
-    number of rows is not `num_rows`.
+    The manifest gets the sums of the facts of all parts. Raises UserError for a damaged part, which
+    is removed, and if the number of rows is not `num_rows`.
     """
     import pyarrow as pa
 
@@ -381,7 +393,9 @@ def join_parts(
                         totals[name] = totals.get(name, 0) + value
             yield pa.concat_tables(tables).combine_chunks()
 
-    return artifacts.write_parquet(path, groups(), schema, lambda: {**manifest, **_of_side(totals, which)}, **PARQUET_OPTIONS)
+    return artifacts.write_parquet(
+        path, groups(), schema, lambda: {**manifest, **_of_side(totals, which)}, **PARQUET_OPTIONS
+    )
 
 
 def _of_part(part: pa.Table, which: Which) -> pa.Table:
@@ -392,20 +406,26 @@ def _of_part(part: pa.Table, which: Which) -> pa.Table:
         agrees = pc.equal(part["argmax"], part["argmax_reference"])
         return part.select(["sequence", "position", "kl"]).append_column("agrees", agrees)
     names = [
-        f"{name}{REFERENCE}" if which == "reference" and name in ("nll", "argmax", "rank") else name for name in schemas.LAYOUTS["scores"]
+        f"{name}{REFERENCE}" if which == "reference" and name in ("nll", "argmax", "rank") else name
+        for name in schemas.LAYOUTS["scores"]
     ]
     return part.select(names).rename_columns(list(schemas.LAYOUTS["scores"]))
 
 
 def _of_side(facts: Mapping[str, int], which: Which) -> dict[str, int]:
     """The facts of parts that a file has in its manifest."""
-    theirs = {name.removesuffix(REFERENCE): value for name, value in facts.items() if name.endswith(REFERENCE)}
+    theirs = {
+        name.removesuffix(REFERENCE): value
+        for name, value in facts.items()
+        if name.endswith(REFERENCE)
+    }
     mine = {name: value for name, value in facts.items() if not name.endswith(REFERENCE)}
     return {"scores": mine, "reference": theirs, "divergence": {}}[which]
 
 
 def part_rows(part: Path) -> int:
-    """Predicted tokens in a part, by its footer. If it is damaged, removes it and raises UserError."""
+    """Predicted tokens in a part, by its footer. If it is damaged, removes it and raises
+    UserError."""
     import pyarrow.parquet as pq
 
     with removing_damage(part):

@@ -14,7 +14,6 @@ import numpy as np
 
 from recallkit.errors import UserError
 from recallkit.ragged import offsets_of, positions_within
-from recallkit.scoring.recording import UNITS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -184,13 +183,16 @@ def place_of(rows: Rows, row: int) -> str:
     return f"sequence {rows.first + sequence:,}, position {position:,}"
 
 
-_FROM_BITS = f"multiply bits by {UNITS['bits']:.4f}"
+_BIT = float(np.log(2))
+"""In nats."""
+
+_FROM_BITS = f"multiply bits by {_BIT:.4f}"
 
 
 def _too_large(mean: float, unigram: float, places: str) -> str:
     return (
         f"a mean of {mean:.2f}{places}, more than the {unigram:.2f} nats of tokens by their "
-        f"frequency alone: bits ({mean * UNITS['bits']:.2f} nats), or a model that does not know "
+        f"frequency alone: bits ({mean * _BIT:.2f} nats), or a model that does not know "
         "this text"
     )
 

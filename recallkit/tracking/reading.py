@@ -12,11 +12,12 @@ import numpy as np
 from recallkit.errors import UsageError, UserError
 from recallkit.models.live import evaluating
 from recallkit.models.loading import choose_prefix, find_precision, load_model
-from recallkit.models.protocol import ModelRequest
-from recallkit.models.spec import LIVE
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import LIVE, ModelSpec
 from recallkit.ragged import offsets_of
 from recallkit.scoring.identity import sequences_of
-from recallkit.scoring.scores import BatchLimit, ContextWindow, check_finite, score_sequences
+from recallkit.scoring.scores import BatchLimit, check_finite, score_sequences
+from recallkit.scoring.windows import ContextWindow
 from recallkit.slicing.pack import write_pack
 from recallkit.text.tokenizers import load_slices_tokenizer
 
@@ -44,9 +45,10 @@ class Reading:
         pack, tokenizer = write_pack(slices), sequences_of(slices)["tokenizer"]
         self._ids, self._lengths = np.load(pack / "ids.npy"), np.load(pack / "lengths.npy")
         self._is_id = np.arange(self._ids.shape[1]) < self._lengths[:, None]
-        request = ModelRequest(f"{LIVE}model", tokenizer["vocab_size"], dtype="auto")
-        self.prefix = choose_prefix(request, load_slices_tokenizer(slices, tokenizer), bos)
-        self._request = replace(request, prefix=self.prefix)
+        spec = ModelSpec(f"{LIVE}model", bos=bos)
+        plan = ModelPlan(spec, tokenizer["vocab_size"], dtype="auto")
+        self.prefix = choose_prefix(plan, load_slices_tokenizer(slices, tokenizer))
+        self._plan = replace(plan, prefix=self.prefix)
         self._begin()
 
     def _begin(self) -> None:
@@ -88,9 +90,9 @@ class Reading:
             problem = "its weights are sharded over processes"
             remedy = "read tracker.batches() with it on every process, and tracker.add() the NLLs"
             raise UserError(problem, where="model", remedy=remedy)
-        request = replace(self._request, module=model)
+        plan = replace(self._plan, spec=ModelSpec(model, "model"))
         with evaluating(model):
-            scorer = load_model(replace(request, dtype=find_precision(request)))
+            scorer = load_model(replace(plan, dtype=find_precision(plan)))
             limit = BatchLimit(scorer.batch_tokens(self._ids.shape[1]))
             ids, offsets = self._ids[self._is_id], offsets_of(self._lengths)
             scores = score_sequences(scorer, ids, offsets, limit, ContextWindow())

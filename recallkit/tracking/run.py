@@ -13,7 +13,7 @@ from recallkit.measure.labelled import open_scores, open_tokens
 from recallkit.measure.sums import add_up
 from recallkit.models.spec import ModelSpec, list_models
 from recallkit.options import InterventionOptions, ScoringOptions
-from recallkit.scoring import plan_scores, score_path
+from recallkit.scoring import make_scores, plan_scores, score_path
 from recallkit.scoring.run import note_prefixes
 from recallkit.slicing.labels import summarise_slices
 from recallkit.slicing.words import make_words, needed_columns
@@ -95,7 +95,7 @@ class TrackedRun:
         plans = plan_scores(list(models.values()), self.slices, self.scoring, force=self.force)
         note_prefixes(plans)
         for plan in one_after_another(plans):
-            plan.run()
+            make_scores(plan)
         for step, spec in models.items():
             self.add(step, spec.shown, score_path(self.slices, spec))
 

@@ -19,8 +19,8 @@ from recallkit.measure import shares
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.ragged import offsets_of
 from recallkit.report import sections, words
-from recallkit.scoring import ScoringOptions, plan_scores, score_path
-from recallkit.scoring.scores import LastIds, choose_last
+from recallkit.scoring import ScoringOptions, make_scores, plan_scores, score_path
+from recallkit.scoring.windows import LastIds, choose_last
 from recallkit.slicing.view import manifest_of
 from recallkit.storage import artifacts, db
 
@@ -32,9 +32,9 @@ SUMS = ["context_gain_reference", "context_gain_model", "delta_nll", "local_gap"
 def scored(slices: Path, model: str, last: LastIds | None = None) -> pl.DataFrame:
     """A model's scores of the slices, made where they are missing."""
     plan = plan_scores([model], slices)[0]
-    plan.run()
+    make_scores(plan)
     if last is not None:
-        plan.from_last(last).run()
+        make_scores(plan.from_last(last))
     return pl.read_parquet(score_path(slices, model, last))
 
 
@@ -64,10 +64,10 @@ def test_a_prediction_sees_its_last_ids_and_no_others(few_slices, tiny_model, tm
     slices = shutil.copytree(few_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
     spec, last = str(tiny_model(family)), LastIds(8, 3)
     plan = plan_scores([spec], slices)[0]
-    plan.run()
-    plan.from_last(last).run()
-    model, full = load_model(plan.request), pl.read_parquet(score_path(slices, plan.model))
-    found = pl.read_parquet(score_path(slices, plan.model, last))
+    make_scores(plan)
+    make_scores(plan.from_last(last))
+    model, full = load_model(plan), pl.read_parquet(score_path(slices, plan.spec))
+    found = pl.read_parquet(score_path(slices, plan.spec, last))
     ids = dict(pl.read_parquet(slices / "sequences.parquet").select("sequence", "tokens").iter_rows())
     rows = found.filter(pl.col("sequence").is_in([0, max(ids)])).to_dicts()
     texts = [ids[row["sequence"]][begins(row["position"], last) : row["position"] + 1] for row in rows]

@@ -15,7 +15,7 @@ import pytest
 import recallkit
 from recallkit.attribution.context_gain import KEY_TOKENS
 from recallkit.scoring import score_path
-from recallkit.scoring.scores import LastIds
+from recallkit.scoring.windows import LastIds
 from tests.attribution.test_context_gain import is_key
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

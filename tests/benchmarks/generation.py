@@ -42,9 +42,10 @@ def prompts_of(batch: int, length: int, spread: float, vocab_size: int) -> list[
 def ours(path: Path, args: argparse.Namespace) -> Generate:
     from recallkit.models.generation import generate
     from recallkit.models.loading import load_model
-    from recallkit.models.protocol import ModelRequest
+    from recallkit.models.plan import ModelPlan
+    from recallkit.models.spec import ModelSpec
 
-    model = load_model(ModelRequest(str(path), 1, device=args.device, dtype=args.dtype))
+    model = load_model(ModelPlan(ModelSpec(str(path)), 1, device=args.device, dtype=args.dtype))
 
     def run(prompts: list[np.ndarray]) -> list[list[int]]:
         nothing = [np.empty(0, np.uint32)] * len(prompts)

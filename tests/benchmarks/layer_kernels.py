@@ -29,7 +29,8 @@ from recallkit.models.language_model import LanguageModel
 from recallkit.models.layer_kernels import layers_by_kernel
 from recallkit.models.loading import load_model
 from recallkit.models.native_model import NativeModel
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 from recallkit.models.transformers_model import TransformersModel
 from recallkit.quiet_transformers import quiet_transformers
 from tests.benchmarks import harness
@@ -120,7 +121,7 @@ def small_model(name: str, device: str, dtype: str) -> TransformersModel:
     """A family's model, loaded as a checkpoint of it is."""
     with tempfile.TemporaryDirectory() as folder, quiet_transformers():
         build(name.partition("-")[0], **FAMILIES.get(name, {})).save_pretrained(folder)
-        model = load_model(ModelRequest(folder, VOCAB_SIZE, device=device, dtype=dtype))
+        model = load_model(ModelPlan(ModelSpec(folder), VOCAB_SIZE, device=device, dtype=dtype))
     assert isinstance(model, TransformersModel)
     return model
 

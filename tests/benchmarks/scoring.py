@@ -205,9 +205,10 @@ def read_load(tokenizer: Any, batch: int, seq_len: int) -> Load:
 def our_methods(load: Load, path: Path, args: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]], int]:
     """Ours, by name; and how many sequences recallkit would take at once."""
     from recallkit.models.loading import load_model
-    from recallkit.models.protocol import ModelRequest
+    from recallkit.models.plan import ModelPlan
+    from recallkit.models.spec import ModelSpec
 
-    scorer: Any = load_model(ModelRequest(str(path), 1, device=args.device, dtype=args.dtype))
+    scorer: Any = load_model(ModelPlan(ModelSpec(str(path)), 1, device=args.device, dtype=args.dtype))
 
     def nll(sequences: list[np.ndarray]) -> np.ndarray:
         offsets = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences])])

@@ -9,7 +9,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from recallkit.models.loading import load_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 from recallkit.text.tokenizers import load_tokenizer
 from tests.models.test_gguf import NUM_HEADS, NUM_KV_HEADS, write_gguf
 from tests.models.test_hf import LENGTHS, ragged
@@ -48,7 +49,7 @@ def convert(load, source, monkeypatch, tmp_path):
 
 
 def nlls(path):
-    model = load_model(ModelRequest(str(path), 4096, device="cpu", dtype="float32"))
+    model = load_model(ModelPlan(ModelSpec(str(path)), 4096, device="cpu", dtype="float32"))
     return model.score(*ragged(LENGTHS, 4096)).nll
 
 

@@ -24,13 +24,13 @@ from tests.conftest import made_up_texts, write_jsonl
 def commit_often() -> None:
     from recallkit.counting import bigrams
     from recallkit.mqar import run as mqar
-    from recallkit.scoring import scores, worker
+    from recallkit.scoring import begun, plan, scores
     from recallkit.text import encoding, sequences
     from recallkit.training import text as training
 
-    bigrams.SECONDS_PER_CHUNK = worker.SECONDS_BETWEEN_SAVES = training.SAVED_EVERY_SECONDS = 0.0
+    bigrams.SECONDS_PER_CHUNK = begun.SECONDS_BETWEEN_SAVES = training.SAVED_EVERY_SECONDS = 0.0
     encoding._BATCH_CHARACTERS = 20_000
-    scores.SEQUENCES_PER_PART, mqar.CPU_BATCH_TOKENS = 2, 64
+    plan.SEQUENCES_PER_PART, mqar.CPU_BATCH_TOKENS = 2, 64
     sequences.SEQUENCES_PER_ROW_GROUP = scores.SEQUENCES_PER_ROW_GROUP = 16
 
 

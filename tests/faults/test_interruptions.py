@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import made_up_texts, write_jsonl
-from tests.faults.conftest import has_committed, kept, left_over, listens, made_of, visible
+from tests.faults.conftest import has_committed, left_over, listens, made_of, visible
 
 LINES = {signal.SIGINT: ("interrupted", 130), signal.SIGTERM: ("terminated", 143)}
 GOES_ON = "the same command resumes from here"
@@ -54,41 +54,6 @@ def test_asked_to_end_a_command_keeps_its_work(listening, text, tmp_path, stage,
         assert process.exitcode == 0, process.err.read_text()
     assert made_of(tmp_path / "cut") == made_of(tmp_path / "whole")
     assert not list((tmp_path / "cut").rglob(".*"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", LINES)
-def test_an_ablation_that_is_asked_to_end_again_and_again_goes_on(listening, command, tmp_path, number):
-    """Before anything is kept, within the first mixer, and later; each time it keeps more, and shows nothing."""
-    arguments = {}
-    for name in ("whole", "cut"):
-        (tmp_path / name).mkdir()
-        arguments[name] = [*command("ablate", tmp_path / name), "--batch-tokens", 64]
-    cut = tmp_path / "cut"
-
-    def scored() -> set[tuple[str, int]]:
-        """Of what is kept the scores."""
-        return {(name, number) for name, number in kept(cut) if name.startswith(("part-", "begun-"))}
-
-    for waits, seconds in ((False, 0.0), (True, 0.0), (True, 0.05), (True, 0.2)):
-        before, process = scored(), listening(*arguments["cut"])
-        while waits and scored() <= before and process.exitcode is None:
-            time.sleep(0.002)
-        process.join(seconds)
-        assert process.exitcode is None, "it has ended before it was asked to"
-        os.kill(process.pid, number)
-        process.join(60)
-        check_stopped(process, number)
-        assert not visible(cut / "a")
-        assert not left_over(cut)
-        assert bool(scored()) == waits
-    for name in arguments:
-        process = listening(*arguments[name])
-        process.join(240)
-        assert process.exitcode == 0, process.err.read_text()
-    assert "resuming after" in process.err.read_text()
-    assert made_of(cut) == made_of(tmp_path / "whole")
-    assert not list(cut.rglob(".*"))
 
 
 def terminate_in_an_update() -> None:

@@ -190,63 +190,44 @@ def test_what_the_machine_lacks_removes_no_part(tmp_path, error):
     assert not part.exists()
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "Out of Memory Error: failed to allocate data of size 16.0 KiB",
-        "IO Error: Cannot open file: Too many open files",
-        "Failed to launch worker thread: Resource temporarily unavailable",
-        "_pydantic_core.so: failed to map segment from shared object",
-        "could not create a primitive",
-        "error return without exception set",
-    ],
-)
-def test_a_table_is_not_called_damaged_where_the_machine_lacks_something(small_slices, monkeypatch, capsys, words):
-    """Whoever is told to make counts again loses days."""
-
-    def lack(*_: object, **__: object) -> None:
-        raise duckdb.Error(words)
-
-    monkeypatch.setattr(db, "query", lack)
-    folder = small_slices.parent
-    command = ["slice", folder / "valid.jsonl", "--counts", folder / "counts.duckdb", "-o", folder / "none"]
-    with pytest.raises(SystemExit) as ended:
-        cli.run([str(word) for word in command])
-    [line] = capsys.readouterr().err.splitlines()
-    assert ended.value.code == 1
-    assert words in line
-    assert "not enough memory, threads or open files" in line
-    assert "--force" not in line
+def lacking(what: str) -> BaseException:
+    """An error as libraries raise it where the machine has no more memory, threads or files."""
+    if what == "a library":  # as llvmlite calls it
+        error = OSError("Could not find/load shared object file 'libllvmlite.so'")
+        error.__context__ = OSError("libllvmlite.so: failed to map segment from shared object")
+        return error
+    if what == "threads of tokenizers":
+        panic = type("PanicException", (BaseException,), {})
+        return panic("ThreadPoolBuildError: Resource temporarily unavailable")
+    return duckdb.Error(what)
 
 
-def test_a_library_that_cannot_be_loaded_for_want_of_memory_is_not_called_missing(small_slices, monkeypatch, capsys):
-    """As llvmlite calls it."""
-    error = OSError("Could not find/load shared object file 'libllvmlite.so'")
-    error.__context__ = OSError("libllvmlite.so: failed to map segment from shared object")
+LACKING = [
+    (encoding, "call_within", "a library", "writing"),
+    (encoding, "call_within", "threads of tokenizers", "another tokenizer"),
+    (db, "query", "Out of Memory Error: failed to allocate data of size 16.0 KiB", "--force"),
+    (db, "query", "IO Error: Cannot open file: Too many open files", "--force"),
+    (db, "query", "Failed to launch worker thread: Resource temporarily unavailable", "--force"),
+    (db, "query", "_pydantic_core.so: failed to map segment from shared object", "--force"),
+    (db, "query", "could not create a primitive", "--force"),
+    (db, "query", "error return without exception set", "--force"),
+]
+
+
+@pytest.mark.parametrize(("module", "name", "what", "blamed"), LACKING, ids=[what for *_, what, _ in LACKING])
+def test_nothing_else_is_blamed_where_the_machine_lacks_something(small_slices, monkeypatch, capsys, module, name, what, blamed):
+    """No table is called damaged, no tokenizer wrong: whoever is told to make counts again loses days."""
+    error = lacking(what)
 
     def lack(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(encoding, "call_within", lack)
-    with pytest.raises(SystemExit) as ended:
-        cli.run(["slice", str(small_slices.parent / "valid.jsonl"), "-o", str(small_slices.parent / "unmade")])
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert ended.value.code == 1
-    assert "not enough memory, threads or open files" in line
-    assert "writing" not in line
-
-
-def test_a_tokenizer_is_not_blamed_where_the_machine_lacks_threads(small_slices, monkeypatch, capsys):
-    panic = type("PanicException", (BaseException,), {})("ThreadPoolBuildError: Resource temporarily unavailable")
-
-    def lack(*_: object, **__: object) -> None:
-        raise panic
-
-    monkeypatch.setattr(encoding, "call_within", lack)
+    monkeypatch.setattr(module, name, lack)
     folder = small_slices.parent
+    command = ["slice", folder / "valid.jsonl", "-o", folder / "unmade", "--counts", folder / "counts.duckdb"]
     with pytest.raises(SystemExit) as ended:
-        cli.run(["slice", str(folder / "valid.jsonl"), "-o", str(folder / "unmade")])
+        cli.run([str(word) for word in command])
     line = capsys.readouterr().err.splitlines()[-1]
     assert ended.value.code == 1
     assert "not enough memory, threads or open files" in line
-    assert "another tokenizer" not in line
+    assert blamed not in line

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import shutil
-import struct
 from collections.abc import Callable
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -54,27 +49,3 @@ def test_a_cache_folder_that_may_not_be_written_is_not_needed(
     done = run(*words)
     assert done.returncode == 0, done.stderr
     assert NOWHERE not in done.stderr
-
-
-def be_like_others() -> None:
-    """Takes from root, whom no folder's permissions stop, all that sets it apart (capset(2), version 3)."""
-    if os.getuid() == 0:
-        header, nothing = struct.pack("Ii", 0x20080522, 0), bytes(24)
-        assert ctypes.CDLL(None).capset(header, nothing) == 0
-
-
-def test_scores_that_may_not_be_put_beside_the_slices_are_one_line(
-    start: Callable[..., BaseProcess], small_slices: Path, tmp_path: Path
-) -> None:
-    slices = Path(shutil.copytree(small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap")))
-    before = visible(slices)
-    slices.chmod(0o555)
-    counts = ("--counts", small_slices.parent / "counts.duckdb")
-    process = start("score", "control:bigram", "--slices", slices, *counts, prepared=be_like_others)
-    process.join(120)
-    slices.chmod(0o755)
-    [line] = process.err.read_text().splitlines()
-    assert process.exitcode == 1, line
-    assert line.startswith(f"recallkit: {slices}")
-    assert "Permission denied" in line
-    assert visible(slices) == before

@@ -70,7 +70,8 @@ def outcome(name: str, folder: Path, **settings: Any) -> Outcome:
 
     from recallkit.errors import UserError
     from recallkit.models.loading import check_model, load_model
-    from recallkit.models.protocol import ModelRequest
+    from recallkit.models.plan import ModelPlan
+    from recallkit.models.spec import ModelSpec
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -87,9 +88,9 @@ def outcome(name: str, folder: Path, **settings: Any) -> Outcome:
     except Exception as error:  # noqa: BLE001 - of transformers
         own, failure = [], _line(error)
     try:
-        request = ModelRequest(str(folder), VOCAB_SIZE, device="cpu")
-        check_model(request)
-        model = load_model(request)
+        plan = ModelPlan(ModelSpec(str(folder)), VOCAB_SIZE, device="cpu")
+        check_model(plan)
+        model = load_model(plan)
         return Outcome(name, "not built here", failure) if failure else _compared(name, model, ids, own)
     except UserError as error:
         return Outcome(name, "refused", str(error).replace(f"{folder}: ", ""))

@@ -17,7 +17,8 @@ from recallkit.errors import UsageError, UserError
 from recallkit.models.ablation import Ablation, ablate, find_mixers, observe_means
 from recallkit.models.architecture import LayerConfig
 from recallkit.models.loading import identify_model, load_model
-from recallkit.models.protocol import ModelRequest, TokenScores
+from recallkit.models.plan import ModelPlan
+from recallkit.models.protocol import TokenScores
 from recallkit.models.spec import ModelSpec, list_models, parse_model
 from tests.models.families import VOCAB_SIZE, build_model, save_model
 from tests.models.test_native_model import HYBRID, random_sequences, write_checkpoint
@@ -55,6 +56,11 @@ def test_a_text_means_one_ablation_whatever_its_order(text, means):
 def test_what_names_no_mixers_is_refused(text):
     with pytest.raises(UsageError, match="no mixers"):
         Ablation.parse(text)
+
+
+def plan_without(plan: ModelPlan, mixers: str) -> ModelPlan:
+    return dataclasses.replace(plan, spec=dataclasses.replace(plan.spec, ablate=mixers))
+
 
 
 def test_an_ablated_model_is_a_model_with_a_name_of_its_own():
@@ -139,13 +145,13 @@ def mostly_slow(names: Iterable[str], *often: str) -> list[object]:
     ),
 )
 def test_the_mixers_of_hybrids_are_found_and_each_one_counts(tmp_path, name):
-    request = ModelRequest(
-        str(save_model(name, tmp_path)),
+    plan = ModelPlan(
+        ModelSpec(str(save_model(name, tmp_path))),
         VOCAB_SIZE,
         device="cpu",
         dtype="float64",
     )
-    model = load_model(request)
+    model = load_model(plan)
     mixers = find_mixers(model)
     assert [f"{mixer.name} {mixer.kind}" for mixer in mixers] == FOUND[name]
     intact = model.score(*IDS).nll
@@ -171,13 +177,13 @@ def test_the_mixers_of_hybrids_are_found_and_each_one_counts(tmp_path, name):
         intact,
         err_msg="after all of it, the model is as it was",
     )
-    ablated = load_model(dataclasses.replace(request, ablation=Ablation.parse("none")))
+    ablated = load_model(plan_without(plan, "none"))
     np.testing.assert_array_equal(
         ablated.score(*IDS).nll,
         intact,
         err_msg="an ablation of no mixer",
     )
-    first = load_model(dataclasses.replace(request, ablation=Ablation.parse(mixers[0].key)))
+    first = load_model(plan_without(plan, mixers[0].key))
     np.testing.assert_allclose(
         first.score_carrying(*IDS, 7).nll,
         first.score(*IDS).nll,
@@ -212,15 +218,14 @@ def test_exactly_the_outputs_are_replaced(tmp_path, listed, by):
     model = write_checkpoint(tmp_path / "m").double()
     rng, layers = np.random.default_rng(2), [int(layer) for layer in listed.split("+")]
     means = {f"{place}.{layer.mixer}": rng.normal(size=32) for place, layer in enumerate(HYBRID)}
-    request = ModelRequest(
-        str(tmp_path / "m"),
+    plan = ModelPlan(
+        ModelSpec(str(tmp_path / "m"), ablate=f"{listed}:{by}"),
         61,
         device="cpu",
         dtype="float64",
-        ablation=Ablation.parse(f"{listed}:{by}"),
         means=means,
     )
-    ablated = load_model(request)
+    ablated = load_model(plan)
     vectors = {place: torch.from_numpy(means[f"{place}.{HYBRID[place].mixer}"]) for place in layers}
     if by == "zero":
         vectors = {place: torch.zeros_like(vector) for place, vector in vectors.items()}
@@ -247,7 +252,7 @@ def test_the_means_are_those_of_the_outputs(tmp_path):
         tmp_path / "m",
         layers=[LayerConfig("mamba"), LayerConfig("attention")],
     ).double()
-    loaded = load_model(ModelRequest(str(tmp_path / "m"), 61, device="cpu", dtype="float64"))
+    loaded = load_model(ModelPlan(ModelSpec(str(tmp_path / "m")), 61, device="cpu", dtype="float64"))
     ids, offsets = random_sequences(30, 12)
     before = loaded.score(ids, offsets).nll
     with observe_means(loaded) as means:
@@ -293,11 +298,11 @@ def test_heads_are_those_of_the_values(tmp_path):
         (save_model("llama", tmp_path), VOCAB_SIZE, 1, 0, "1.h0-1"),
         (tmp_path / "ours", ours.config.vocab_size, 1, 1, "1.attention.h1"),
     ):
-        request = ModelRequest(str(path), vocab, device="cpu", dtype="float64")
+        plan = ModelPlan(ModelSpec(str(path)), vocab, device="cpu", dtype="float64")
         ids, offsets = random_sequences(30, 12)
-        intact, emptied = load_model(request), load_model(request)
+        intact, emptied = load_model(plan), load_model(plan)
         without_values(emptied, mixer, kv, kv)
-        ablated = load_model(dataclasses.replace(request, ablation=Ablation.parse(listed)))
+        ablated = load_model(plan_without(plan, listed))
         wanted = emptied.score(ids, offsets).nll
         assert np.abs(wanted - intact.score(ids, offsets).nll).max() > 1e-4
         np.testing.assert_allclose(ablated.score(ids, offsets).nll, wanted, rtol=0, atol=1e-6)
@@ -341,7 +346,7 @@ def test_all_heads_together_are_the_mixer_and_each_counts(tmp_path, name):
         )
     else:
         path, vocab_size = save_model(name, tmp_path), VOCAB_SIZE
-    model = load_model(ModelRequest(str(path), vocab_size, device="cpu", dtype="float64"))
+    model = load_model(ModelPlan(ModelSpec(str(path)), vocab_size, device="cpu", dtype="float64"))
     ids = IDS[0] % vocab_size, IDS[1]
     intact, mixers = model.score(*ids).nll, find_mixers(model)
     for mixer in mixers:
@@ -364,18 +369,17 @@ def test_all_heads_together_are_the_mixer_and_each_counts(tmp_path, name):
 
 
 def test_heads_that_are_not_there_are_refused(tmp_path):
-    request = ModelRequest(str(save_model("falcon_h1", tmp_path)), VOCAB_SIZE, device="cpu")
+    plan = ModelPlan(ModelSpec(str(save_model("falcon_h1", tmp_path))), VOCAB_SIZE, device="cpu")
     for name in ("0.attention.h4", "0.attention.h2-1", "0.conv.h0"):
         with pytest.raises(
             UserError,
             match=rf"it has no mixer {name}; its mixers are 0 \(mamba, 8 heads\), 0 \(attention, 4 heads\)",
         ):
-            load_model(dataclasses.replace(request, ablation=Ablation.parse(name)))
-    jamba = ModelRequest(
-        str(save_model("jamba", tmp_path)),
+            load_model(plan_without(plan, name))
+    jamba = ModelPlan(
+        ModelSpec(str(save_model("jamba", tmp_path)), ablate="0.h0"),
         VOCAB_SIZE,
         device="cpu",
-        ablation=Ablation.parse("0.h0"),
     )
     with pytest.raises(
         UserError,
@@ -387,7 +391,7 @@ def test_heads_that_are_not_there_are_refused(tmp_path):
 @pytest.mark.parametrize("kind", ["mamba", "rwkv4", "hyena", "s4d", "gau", "h3"])
 def test_mixers_that_compute_channel_by_channel_have_no_heads(tmp_path, kind):
     write_checkpoint(tmp_path, layers=[LayerConfig(kind)])
-    [mixer] = find_mixers(load_model(ModelRequest(str(tmp_path), 61, device="cpu")))
+    [mixer] = find_mixers(load_model(ModelPlan(ModelSpec(str(tmp_path)), 61, device="cpu")))
     assert mixer.num_heads is None
     with pytest.raises(
         UserError,
@@ -400,25 +404,25 @@ def test_mixers_that_compute_channel_by_channel_have_no_heads(tmp_path, kind):
 
 
 def test_an_ablation_is_a_part_of_a_models_identity():
-    request = ModelRequest("zoo:hybrid", 4096)
-    digests = [identify_model(dataclasses.replace(request, ablation=Ablation.parse(text))) for text in ("0", "1", "1:mean", "none")]
-    assert len({identify_model(request), *digests}) == 5
+    plan = ModelPlan(ModelSpec("zoo:hybrid"), 4096)
+    digests = [identify_model(plan_without(plan, text)) for text in ("0", "1", "1:mean", "none")]
+    assert len({identify_model(plan), *digests}) == 5
 
 
 def test_what_cannot_be_ablated_is_said_in_one_line():
-    zoo_model = ModelRequest("zoo:hybrid", 4096, device="cpu")
+    zoo_model = ModelPlan(ModelSpec("zoo:hybrid"), 4096, device="cpu")
     with pytest.raises(
         UserError,
         match=r"it has no mixer 9; its mixers are 0 \(mamba\), 1 \(mamba\), 2 \(attention\), 3 \(mamba\)",
     ):
-        load_model(dataclasses.replace(zoo_model, ablation=Ablation.parse("0+9")))
+        load_model(plan_without(zoo_model, "0+9"))
     with pytest.raises(
         UserError,
         match="a mean is one over a text; score it on slices, or by zero: ablate=2",
     ):
-        load_model(dataclasses.replace(zoo_model, ablation=Ablation.parse("2:mean")))
+        load_model(plan_without(zoo_model, "2:mean"))
     with pytest.raises(UserError, match="a control model has no mixers"):
-        identify_model(ModelRequest("control:recall", 4096, ablation=Ablation.parse("0")))
+        identify_model(ModelPlan(ModelSpec("control:recall", ablate="0"), 4096))
     with pytest.raises(UserError, match="no mixer of it can be replaced"):
         ablate(ItsOwn(), Ablation.parse("0"))
 
@@ -433,15 +437,14 @@ class ItsOwn:
 
 
 def test_a_live_module_is_left_as_it_was(tmp_path):
-    request = ModelRequest("live:it", VOCAB_SIZE, device="cpu", module=build_model("llama"))
-    before = load_model(request).score(*IDS).nll
-    without = load_model(dataclasses.replace(request, ablation=Ablation.parse("0"))).score(*IDS).nll
+    plan = ModelPlan(ModelSpec(build_model("llama"), "it"), VOCAB_SIZE, device="cpu")
+    before = load_model(plan).score(*IDS).nll
+    without = load_model(plan_without(plan, "0")).score(*IDS).nll
     assert np.abs(without - before).max() > 1e-3
-    np.testing.assert_array_equal(load_model(request).score(*IDS).nll, before)
-    saved = ModelRequest(
-        str(save_model("llama", tmp_path)),
+    np.testing.assert_array_equal(load_model(plan).score(*IDS).nll, before)
+    saved = ModelPlan(
+        ModelSpec(str(save_model("llama", tmp_path)), ablate="0"),
         VOCAB_SIZE,
         device="cpu",
-        ablation=Ablation.parse("0"),
     )
     np.testing.assert_array_equal(load_model(saved).score(*IDS).nll, without)

@@ -16,7 +16,8 @@ from transformers import AutoModelForCausalLM
 
 from recallkit.errors import UserError
 from recallkit.models.loading import identify_model, load_model, own_tokenizer
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 from tests.models.test_hf import change_config, copied, direct, ragged
 
 peft = pytest.importorskip("peft", reason='needs peft: pip install "recallkit-lm[peft]"')
@@ -56,8 +57,8 @@ OFTEN = {"LORA", "LORA with DoRA", "IA3", "VERA", "TRAINABLE_TOKENS"}
 """Kinds of which each merges in a way of its own, and that are tested with the fast tests."""
 
 
-def request(path: Path | str, **options: object) -> ModelRequest:
-    return ModelRequest(str(path), 4096, device="cpu", **options)
+def plan(path: Path | str, **options: object) -> ModelPlan:
+    return ModelPlan(ModelSpec(str(path)), 4096, device="cpu", **options)
 
 
 @pytest.fixture
@@ -106,7 +107,7 @@ def merged_by_peft(adapter: Path, to: Path, rows: int | None = None) -> Path:
 def test_an_adapter_scores_as_the_model_that_peft_merges(make_adapter, tiny_model, tmp_path, kind):
     adapter = make_adapter(ADAPTERS[kind]())
     ids, offsets = ragged([33, 65, 2], 4096)
-    scores = load_model(request(adapter)).score(ids, offsets)
+    scores = load_model(plan(adapter)).score(ids, offsets)
     nll, argmax, _ = direct(merged_by_peft(adapter, tmp_path / "merged"), ids, offsets)
     np.testing.assert_allclose(scores.nll, nll, rtol=0, atol=1e-5)
     assert (scores.argmax == argmax).mean() > 0.98
@@ -115,7 +116,7 @@ def test_an_adapter_scores_as_the_model_that_peft_merges(make_adapter, tiny_mode
 
 def test_an_adapter_with_more_tokens_than_its_base(make_adapter, tmp_path):
     adapter = make_adapter(ADAPTERS["LORA"](), rows=4110)
-    model = load_model(request(adapter))
+    model = load_model(plan(adapter))
     assert model.vocab_size == 4110
     ids, offsets = ragged([65], 4110)
     wanted = direct(merged_by_peft(adapter, tmp_path / "merged", rows=4110), ids, offsets)[0]
@@ -131,30 +132,30 @@ def test_weights_in_a_bin_file_are_read_and_a_program_among_them_is_not_run(make
 
     adapter = make_adapter(ADAPTERS["LORA"]())
     ids, offsets = ragged([33], 4096)
-    wanted = load_model(request(adapter)).score(ids, offsets).nll
+    wanted = load_model(plan(adapter)).score(ids, offsets).nll
     weights = load_file(adapter / "adapter_model.safetensors")
     (adapter / "adapter_model.safetensors").unlink()
     torch.save(weights, adapter / "adapter_model.bin")
-    assert np.array_equal(load_model(request(adapter)).score(ids, offsets).nll, wanted)
+    assert np.array_equal(load_model(plan(adapter)).score(ids, offsets).nll, wanted)
     torch.save(weights | {"more": Evil()}, adapter / "adapter_model.bin")
     with pytest.raises(UserError, match="peft cannot apply it"):
-        load_model(request(adapter))
+        load_model(plan(adapter))
 
 
 def test_identity_is_that_of_adapter_and_base(make_adapter, tiny_model, tmp_path):
     base = copied(tiny_model("llama"), tmp_path / "base")
     adapter = make_adapter(ADAPTERS["LORA"](), base=base)
-    before = identify_model(request(adapter))
+    before = identify_model(plan(adapter))
     assert before not in (
-        identify_model(request(base)),
-        identify_model(request(make_adapter(ADAPTERS["IA3"](), base=base))),
+        identify_model(plan(base)),
+        identify_model(plan(make_adapter(ADAPTERS["IA3"](), base=base))),
     )
     adapter = make_adapter(ADAPTERS["LORA"](), base=base)
-    assert identify_model(request(adapter)) == before
+    assert identify_model(plan(adapter)) == before
     (adapter / "README.md").write_text("changed")
-    assert identify_model(request(adapter)) == before
+    assert identify_model(plan(adapter)) == before
     change_config(base, rms_norm_eps=1e-3)
-    assert identify_model(request(adapter)) != before
+    assert identify_model(plan(adapter)) != before
 
 
 def set_base(adapter: Path, base: str) -> None:
@@ -170,10 +171,10 @@ def test_the_base_may_be_beside_the_adapter_and_brings_its_tokenizer(
     tmp_path,
 ):
     adapter = make_adapter(ADAPTERS["LORA"]())
-    wanted = load_model(request(adapter)).score(*ragged([33], 4096)).nll
+    wanted = load_model(plan(adapter)).score(*ragged([33], 4096)).nll
     base = copied(tiny_model("llama"), tmp_path / "base")
     set_base(adapter, "../base")
-    assert np.array_equal(load_model(request(adapter)).score(*ragged([33], 4096)).nll, wanted)
+    assert np.array_equal(load_model(plan(adapter)).score(*ragged([33], 4096)).nll, wanted)
     assert own_tokenizer(str(adapter)) is None
     (base / "tokenizer.json").write_text("{}")
     assert Path(str(own_tokenizer(str(adapter)))).resolve() == base
@@ -183,14 +184,14 @@ def test_the_base_may_be_beside_the_adapter_and_brings_its_tokenizer(
 
 def test_adapter_and_base_may_be_of_the_hub(make_adapter, tiny_model, hub):
     adapter = make_adapter(ADAPTERS["LORA"]())
-    wanted = load_model(request(adapter)).score(*ragged([33], 4096)).nll
+    wanted = load_model(plan(adapter)).score(*ragged([33], 4096)).nll
     set_base(adapter, "gpt2")
     hub("openai-community/gpt2", tiny_model("llama"))
     hub("owner/adapter", adapter)
     for spec in (adapter, "owner/adapter"):
-        assert np.array_equal(load_model(request(spec)).score(*ragged([33], 4096)).nll, wanted)
-    assert identify_model(request("owner/adapter")) == identify_model(request(adapter))
-    assert identify_model(request("openai-community/gpt2")) == f"{21:040x}"
+        assert np.array_equal(load_model(plan(spec)).score(*ragged([33], 4096)).nll, wanted)
+    assert identify_model(plan("owner/adapter")) == identify_model(plan(adapter))
+    assert identify_model(plan("openai-community/gpt2")) == f"{21:040x}"
 
 
 def changed(adapter: Path, **entries: object) -> None:
@@ -218,7 +219,7 @@ def test_what_cannot_be_merged_is_one_line(make_adapter, entries, said):
     adapter = make_adapter(ADAPTERS["LORA"]())
     changed(adapter, **entries)
     with pytest.raises(UserError, match=said) as caught:
-        load_model(request(adapter))
+        load_model(plan(adapter))
     assert "\n" not in caught.value.line()
 
 
@@ -226,10 +227,10 @@ def test_an_adapter_without_weights_is_one_line(make_adapter):
     adapter = make_adapter(ADAPTERS["LORA"]())
     (adapter / "adapter_model.safetensors").write_bytes(b"damaged")
     with pytest.raises(UserError, match="peft cannot apply it"):
-        load_model(request(adapter))
+        load_model(plan(adapter))
     (adapter / "adapter_model.safetensors").unlink()
     with pytest.raises(UserError, match="an adapter without weights"):
-        identify_model(request(adapter))
+        identify_model(plan(adapter))
 
 
 def test_merging_that_changes_outputs_is_refused(tmp_path, make_adapter):
@@ -249,7 +250,7 @@ def test_merging_that_changes_outputs_is_refused(tmp_path, make_adapter):
     ).save_pretrained(tmp_path / "tied")
     adapter = make_adapter(peft.LoraConfig(r=4, target_modules=["lm_head"]), base=tmp_path / "tied")
     with pytest.raises(UserError, match=r"merging it into .* changes logits by"):
-        load_model(request(adapter))
+        load_model(plan(adapter))
 
 
 def test_nothing_of_peft_is_printed_and_its_absence_is_one_line(make_adapter, monkeypatch, capfd):
@@ -257,10 +258,10 @@ def test_nothing_of_peft_is_printed_and_its_absence_is_one_line(make_adapter, mo
     capfd.readouterr()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        load_model(request(adapter))
+        load_model(plan(adapter))
     assert capfd.readouterr() == ("", "")
     assert not [item for item in caught if "peft" in item.filename]
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UserError) as refused:
-        load_model(request(adapter))
+        load_model(plan(adapter))
     assert refused.value.line() == f'{adapter}: an adapter, which needs peft; install it: pip install "recallkit-lm[peft]"'

@@ -20,8 +20,8 @@ from recallkit.errors import UsageError, UserError
 from recallkit.models.cache_policies import CACHES, parse_cache
 from recallkit.models.compression import CachePolicy, Compressed
 from recallkit.models.loading import load_model
-from recallkit.models.protocol import ModelRequest
-from recallkit.models.variants import Variant
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 from tests.conftest import ROOT
 
 EVERY = [example.split(" or ")[0] for example, _ in CACHES.values()]
@@ -280,10 +280,9 @@ def test_a_llama_read_in_chunks_predicts_what_it_does_with_the_cache_of_transfor
         )
         exact = model(ids).logits[0]
     for backend in ("affine", "quanto"):
-        variant = Variant(cache=f"int{bits}:residual=0:group=16:{backend}", chunk=10)
-        ours = (
-            load_model(ModelRequest(str(tmp_path), 64, device="cpu", variant=variant)).score(ids[0].numpy().astype(np.uint32), [0, 50]).nll
-        )
+        spec = ModelSpec(str(tmp_path), cache=f"int{bits}:residual=0:group=16:{backend}", chunk=10)
+        loaded = load_model(ModelPlan(spec, 64, device="cpu"))
+        ours = loaded.score(ids[0].numpy().astype(np.uint32), [0, 50]).nll
         assert (
             np.abs(
                 ours - functional.cross_entropy(logits[:-1], ids[0, 1:], reduction="none").numpy(),

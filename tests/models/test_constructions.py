@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from recallkit.errors import UserError
 from recallkit.models.constructions import CONSTRUCTIONS
 from recallkit.models.loading import check_model, identify_model, load_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 from recallkit.mqar.run import evaluate_mqar
 from recallkit.mqar.sequences import MqarTask, Vocabulary, ask, make_sequences
 from recallkit.options import MqarOptions
@@ -45,8 +46,8 @@ def tasks(draw) -> tuple[MqarTask, Vocabulary, Prefix]:
 def test_every_query_is_answered_whatever_the_task(name, operands, dtype):
     task, vocabulary, prefix = operands
     model = load_model(
-        ModelRequest(
-            f"construct:{name}",
+        ModelPlan(
+            ModelSpec(f"construct:{name}"),
             len(vocabulary.ids),
             prefix=prefix,
             dtype=dtype,
@@ -87,5 +88,5 @@ def test_it_is_asked_by_the_command_as_any_model(home, tmp_path):
 def test_an_unknown_construction_is_refused():
     for act in (identify_model, load_model, check_model):
         with pytest.raises(UserError, match="nothing") as caught:
-            act(ModelRequest("construct:nothing", 16))
+            act(ModelPlan(ModelSpec("construct:nothing"), 16))
         assert "\n" not in str(caught.value)

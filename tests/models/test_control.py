@@ -17,7 +17,8 @@ from recallkit.counting.make_table import write_counts
 from recallkit.errors import UserError
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.models.loading import identify_model, load_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 from tests.planted import TOKENIZER
 
 VOCAB = 11
@@ -84,7 +85,7 @@ def test_scores_equal_the_slow_computation(tmp_path_factory, training, text):
         ("bigram", 2, 0.0),
         ("recall", 2, CACHE_WEIGHT),
     ):
-        model = load_model(ModelRequest(f"control:{name}", VOCAB, counts=counts))
+        model = load_model(ModelPlan(ModelSpec(f"control:{name}"), VOCAB, counts=counts))
         check_scores(model, Slow(training, order, weight), text)
 
 
@@ -108,7 +109,7 @@ def check_scores(model, slow, text):
 
 def test_the_cache_is_reset_at_every_sequence(tmp_path):
     counts = make_counts(tmp_path / "counts.duckdb", [1, 2, 3, 4, 5, 6])
-    model = load_model(ModelRequest("control:recall", VOCAB, counts=counts))
+    model = load_model(ModelPlan(ModelSpec("control:recall"), VOCAB, counts=counts))
     one = model.score(np.array([7, 8, 7, 8], np.uint32), np.array([0, 4])).nll
     two = model.score(np.array([7, 8, 7, 8], np.uint32), np.array([0, 2, 4])).nll
     assert one[2] < two[1] == one[0]
@@ -119,13 +120,13 @@ def test_identity_follows_the_counts(tmp_path):
         make_counts(tmp_path / "a.duckdb", [1, 2, 3]),
         make_counts(tmp_path / "b.duckdb", [1, 2, 4]),
     )
-    digests = {identify_model(ModelRequest("control:bigram", VOCAB, counts=path)) for path in (a, b)}
+    digests = {identify_model(ModelPlan(ModelSpec("control:bigram"), VOCAB, counts=path)) for path in (a, b)}
     assert len(digests) == 2
-    assert identify_model(ModelRequest("control:bigram", VOCAB, counts=a)) in digests
+    assert identify_model(ModelPlan(ModelSpec("control:bigram"), VOCAB, counts=a)) in digests
 
 
 def test_no_counts_and_unknown_names_are_one_line(tmp_path):
     with pytest.raises(UserError, match="--counts"):
-        load_model(ModelRequest("control:bigram", VOCAB))
+        load_model(ModelPlan(ModelSpec("control:bigram"), VOCAB))
     with pytest.raises(UserError, match="did you mean control:recall"):
-        load_model(ModelRequest("control:recal", VOCAB, counts=tmp_path / "counts.duckdb"))
+        load_model(ModelPlan(ModelSpec("control:recal"), VOCAB, counts=tmp_path / "counts.duckdb"))

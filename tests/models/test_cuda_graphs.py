@@ -19,7 +19,8 @@ from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.language_model import LanguageModel
 from recallkit.models.loading import load_model
 from recallkit.models.mixers.mamba import Mamba
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 from tests.models.graph_stand_in import graphs as graphs
 from tests.scoring.test_run import SETTLED, copy_of, interrupting_batches, only_scores
 
@@ -32,10 +33,10 @@ def native(*mixers: str | tuple[str, dict[str, Any]]) -> LanguageModel:
     return LanguageModel(ArchitectureConfig(vocab_size=VOCAB, d_model=16, layers=layers)).eval()
 
 
-def both(module: Any, **request: Any) -> tuple[Any, Any]:
+def both(module: Any, **plan: Any) -> tuple[Any, Any]:
     """A model that may be recorded, and the same one that may not."""
-    spec, live = (module, None) if isinstance(module, str) else ("live:model", module)
-    actual = ModelRequest(spec, VOCAB, device="cpu", module=live, **request)
+    spec = ModelSpec(module) if isinstance(module, str) else ModelSpec(module, "model")
+    actual = ModelPlan(spec, VOCAB, device="cpu", **plan)
     first, second = load_model(actual), load_model(replace(actual, cuda_graphs=False))
     return first, second
 
@@ -206,7 +207,7 @@ def test_score_files_have_the_same_bytes_also_resumed(
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["attention", "based", "mamba", "retnet", "rwkv"])
 def test_a_gpu_replays_to_the_bit(name):
-    actual = ModelRequest(f"zoo:{name}", 4096, device="cuda")
+    actual = ModelPlan(ModelSpec(f"zoo:{name}"), 4096, device="cuda")
     recorded, launched = load_model(actual), load_model(replace(actual, cuda_graphs=False))
     for seed in range(6):
         sequences = batch(4, 64, seed, 4096)

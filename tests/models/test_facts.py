@@ -12,18 +12,20 @@ from recallkit.models import zoo
 from recallkit.models.kinds import kind_of
 from recallkit.models.layer_kernels import layers_by_kernel
 from recallkit.models.loading import check_model, find_precision, load_model
-from recallkit.models.protocol import ModelFacts, ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.protocol import ModelFacts
 from recallkit.models.rwkv_file import HEADER, MAGIC
+from recallkit.models.spec import ModelSpec
 
 
 def facts(spec: object, **more: object) -> ModelFacts | None:
-    return kind_of(str(spec)).facts(ModelRequest(str(spec), 64, **more))
+    return kind_of(str(spec)).facts(ModelPlan(ModelSpec(str(spec)), 64, **more))
 
 
 @pytest.mark.parametrize("family", ["llama", "mamba"])
 def test_a_directory_says_what_its_loaded_model_says(tiny_model, family):
     path = tiny_model(family)
-    model = load_model(ModelRequest(str(path), 4096, device="cpu"))
+    model = load_model(ModelPlan(ModelSpec(str(path)), 4096, device="cpu"))
     layers = layers_by_kernel(model.model)
     num_weights = sum(weight.numel() for weight in model.model.parameters())
     assert facts(path) == ModelFacts(
@@ -36,7 +38,7 @@ def test_a_directory_says_what_its_loaded_model_says(tiny_model, family):
 
 
 def test_so_does_a_model_of_the_zoo():
-    model = load_model(ModelRequest("zoo:attention", 4096, device="cpu"))
+    model = load_model(ModelPlan(ModelSpec("zoo:attention"), 4096, device="cpu"))
     said = ModelFacts(model.vocab_size, model.max_length, layers={"attention": [0, 1, 2, 3]})
     assert facts("zoo:attention") == facts(zoo.shipped()["attention"]) == said
 
@@ -52,15 +54,15 @@ def test_what_transformers_does_not_know_is_left_to_loading(tiny_model, tmp_path
 def test_auto_is_float32_on_a_cpu(tiny_model):
     path = str(tiny_model("llama", dtype="bfloat16"))
     assert facts(path).dtype == "bfloat16"
-    assert find_precision(ModelRequest(path, 64, device="cpu", dtype="auto")) == "float32"
-    assert find_precision(ModelRequest(path, 64, device="cpu", dtype="float16")) == "float16"
+    assert find_precision(ModelPlan(ModelSpec(path), 64, device="cpu", dtype="auto")) == "float32"
+    assert find_precision(ModelPlan(ModelSpec(path), 64, device="cpu", dtype="float16")) == "float16"
 
 
 @pytest.mark.gpu
 def test_auto_is_the_checkpoints_own_on_a_gpu(tiny_model):
     for dtype in ("float32", "bfloat16", "float16"):
         path = str(tiny_model("llama", dtype=dtype))
-        assert find_precision(ModelRequest(path, 64, device="cuda", dtype="auto")) == dtype
+        assert find_precision(ModelPlan(ModelSpec(path), 64, device="cuda", dtype="auto")) == dtype
 
 
 def test_an_rwkv_file_says_its_vocabulary(tmp_path):
@@ -75,6 +77,6 @@ def test_the_checks_read_no_weights(tiny_model, tmp_path):
     path = shutil.copytree(tiny_model("llama"), tmp_path / "model")
     weights = (path / "model.safetensors").read_bytes()
     (path / "model.safetensors").write_bytes(weights[: len(weights) // 2])
-    assert check_model(ModelRequest(str(path), 4096, device="cpu")).vocab_size == 4096
+    assert check_model(ModelPlan(ModelSpec(str(path)), 4096, device="cpu")).vocab_size == 4096
     with pytest.raises(UserError):
-        load_model(ModelRequest(str(path), 4096, device="cpu"))
+        load_model(ModelPlan(ModelSpec(str(path)), 4096, device="cpu"))

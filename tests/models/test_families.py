@@ -20,8 +20,9 @@ from torch.utils._pytree import tree_leaves
 
 from recallkit.errors import UserError
 from recallkit.models.loading import load_model
+from recallkit.models.plan import ModelPlan
 from recallkit.models.precision import widened
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.spec import ModelSpec
 from recallkit.models.transformers_model import TransformersModel
 from tests.models.families import FAMILIES, VOCAB_SIZE, class_of, save_model
 from tests.models.test_generation import MOST, check, slow_loop
@@ -73,7 +74,7 @@ class Loaded:
 
 
 def load(path: Path, dtype: str = "float32") -> TransformersModel:
-    return load_model(ModelRequest(str(path), VOCAB_SIZE, device="cpu", dtype=dtype))
+    return load_model(ModelPlan(ModelSpec(str(path)), VOCAB_SIZE, device="cpu", dtype=dtype))
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,8 @@ from recallkit.models import fla
 from recallkit.models.fla import MODEL_TYPES
 from recallkit.models.loading import identify_model, load_model
 from recallkit.models.native_model import NativeModel
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 
 VOCAB = 300
 IS_INSTALLED = any(importlib.metadata.distributions(name="flash-linear-attention"))
@@ -145,8 +146,9 @@ for sequence in ids:
 found = {"ids": np.concatenate(ids), "offsets": np.cumsum([0, *map(len, ids)]), "nll": np.concatenate(nlls)}
 if scored:
     from recallkit.models.loading import load_model
-    from recallkit.models.protocol import ModelRequest
-    scorer = load_model(ModelRequest(folder, settings["vocab_size"], device="cpu"))
+    from recallkit.models.plan import ModelPlan
+    from recallkit.models.spec import ModelSpec
+    scorer = load_model(ModelPlan(folder, settings["vocab_size"], device="cpu"))
     found["class"] = np.array(type(scorer).__name__)
     found["scored"] = scorer.score(found["ids"], found["offsets"]).nll
     from recallkit.models.ablation import find_mixers
@@ -182,8 +184,8 @@ def saved_by_fla(
     return dict(np.load(folder / "found.npz"))
 
 
-def request(folder: Path | str, **options: object) -> ModelRequest:
-    return ModelRequest(str(folder), VOCAB, device="cpu", **options)
+def plan(folder: Path | str, **options: object) -> ModelPlan:
+    return ModelPlan(ModelSpec(str(folder)), VOCAB, device="cpu", **options)
 
 
 @needs_fla
@@ -192,7 +194,7 @@ def test_our_mixers_score_as_fla_does(tmp_path, hub, name):
     results = saved_by_fla(tmp_path / "saved", name, OURS[name], scored=False)
     hub("owner/name", tmp_path / "saved")
     for spec in (tmp_path / "saved", "owner/name"):
-        model = load_model(request(spec))
+        model = load_model(plan(spec))
         assert isinstance(model, NativeModel)
         np.testing.assert_allclose(
             model.score(results["ids"], results["offsets"]).nll,
@@ -202,7 +204,7 @@ def test_our_mixers_score_as_fla_does(tmp_path, hub, name):
         )
         carried = model.score_carrying(results["ids"], results["offsets"], 7).nll
         np.testing.assert_allclose(carried, results["nll"], rtol=0, atol=2e-5)
-    assert identify_model(request("owner/name")) == f"{10:040x}"
+    assert identify_model(plan("owner/name")) == f"{10:040x}"
     alone = [model.score(results["ids"][a:b], np.array([0, b - a])).nll for a, b in itertools.pairwise(results["offsets"])]
     np.testing.assert_allclose(np.concatenate(alone), results["nll"], rtol=0, atol=2e-5)
 
@@ -249,16 +251,17 @@ def test_a_model_of_fla_without_fla_is_one_line(tmp_path, entries):
         UserError,
         match=rf"{entries['model_type']} is a model of flash-linear-attention, .*recallkit-lm\[fla\]",
     ):
-        load_model(request(write_config(tmp_path, **entries)))
+        load_model(plan(write_config(tmp_path, **entries)))
 
 
 WITHOUT_GPU = """
 import sys
 from recallkit.errors import UserError
 from recallkit.models.loading import load_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 try:
-    load_model(ModelRequest(sys.argv[1], 300, device="cpu"))
+    load_model(ModelPlan(sys.argv[1], 300, device="cpu"))
 except UserError as error:
     print(error)
 """
@@ -309,7 +312,7 @@ def write_weights(folder: Path, shapes: dict[str, tuple[int, ...]]) -> Path:
 
 
 def test_every_weight_is_needed_and_no_other_one_is_taken(tmp_path):
-    assert isinstance(load_model(request(write_weights(tmp_path, SHAPES))), NativeModel)
+    assert isinstance(load_model(plan(write_weights(tmp_path, SHAPES))), NativeModel)
     for name in (
         "model.embeddings.weight",
         "model.layers.0.attn.k_proj.weight",
@@ -319,7 +322,7 @@ def test_every_weight_is_needed_and_no_other_one_is_taken(tmp_path):
         shape = SHAPES[name]
         with pytest.raises(UserError, match=r"missing|Missing key"):
             load_model(
-                request(
+                plan(
                     write_weights(
                         tmp_path,
                         {other: owner for other, owner in SHAPES.items() if other != name},
@@ -328,16 +331,16 @@ def test_every_weight_is_needed_and_no_other_one_is_taken(tmp_path):
             )
         with pytest.raises(UserError, match=r"size mismatch|is not that of a model"):
             load_model(
-                request(write_weights(tmp_path, SHAPES | {name: (shape[0] + 1, *shape[1:])})),
+                plan(write_weights(tmp_path, SHAPES | {name: (shape[0] + 1, *shape[1:])})),
             )
     with pytest.raises(UserError, match=r"Unexpected key.*extra"):
-        load_model(request(write_weights(tmp_path, SHAPES | {"model.extra": (1,)})))
+        load_model(plan(write_weights(tmp_path, SHAPES | {"model.extra": (1,)})))
     (tmp_path / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(UserError, match="cannot be read"):
-        load_model(request(tmp_path))
+        load_model(plan(tmp_path))
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(UserError, match=r"a config.json without weights"):
-        load_model(request(tmp_path))
+        load_model(plan(tmp_path))
 
 
 def test_heads_that_share_keys_and_values_are_those_of_a_file_where_each_has_its_own(tmp_path):
@@ -355,7 +358,7 @@ def test_heads_that_share_keys_and_values_are_those_of_a_file_where_each_has_its
         attn = {"layers": [1], "num_heads": 2, **attention}
         write = {**DELTA, "num_hidden_layers": 2, "attn": attn}
         (tmp_path / "config.json").write_text(json.dumps(write))
-        return load_model(request(tmp_path)).score(ids, offsets).nll
+        return load_model(plan(tmp_path)).score(ids, offsets).nll
 
     shared, narrow, turned = (
         scored(num_kv_heads=1),
@@ -460,7 +463,7 @@ def test_hgrn_is_its_formula(tmp_path, kind, heads):
         x = x + (swish(u @ owner["mlp.gate_proj"].T) * (u @ owner["mlp.up_proj"].T)) @ owner["mlp.down_proj"].T
     logits = normed(x, weights["model.norm.weight"], 1e-3) @ weights["lm_head.weight"].T
     wanted = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(ids) - 1), ids[1:]]
-    model = load_model(request(tmp_path, dtype="float64"))
+    model = load_model(plan(tmp_path, dtype="float64"))
     assert isinstance(model, NativeModel)
     for results in (
         model.score(ids, np.array([0, 40])),
@@ -469,7 +472,7 @@ def test_hgrn_is_its_formula(tmp_path, kind, heads):
         np.testing.assert_allclose(results.nll, wanted, rtol=0, atol=1e-5)
     save_file(saved | {"model.lower_bounds": torch.zeros(2, d)}, tmp_path / "model.safetensors")
     with pytest.raises(UserError, match="weight lower_bounds is not that of a model of 3 layers"):
-        load_model(request(tmp_path))
+        load_model(plan(tmp_path))
 
 
 @pytest.mark.parametrize(

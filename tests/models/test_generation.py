@@ -15,9 +15,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from recallkit.models.generation import generate
 from recallkit.models.loading import load_model
-from recallkit.models.protocol import ModelRequest, ScoringModel
+from recallkit.models.plan import ModelPlan
+from recallkit.models.protocol import ScoringModel
+from recallkit.models.spec import ModelSpec
 from tests.models.families import VOCAB_SIZE, save_model
-from tests.models.test_user import RECURRENT, SCORES_ITSELF, VOCAB, refusal, request, write
+from tests.models.test_user import RECURRENT, SCORES_ITSELF, VOCAB, plan, refusal, write
 
 LENGTHS = [7, 43, 2, 19, 19, 3]
 """Beyond every sliding window and chunk (16), two alike, and the shortest that is stepped from."""
@@ -80,7 +82,7 @@ def load(tmp_path_factory) -> Callable[..., Any]:
         elif not path.exists():
             save_model(name, folder)
         bare = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype)).eval()
-        return load_model(ModelRequest(str(path), VOCAB_SIZE, device="cpu", dtype=dtype)), bare
+        return load_model(ModelPlan(ModelSpec(str(path)), VOCAB_SIZE, device="cpu", dtype=dtype)), bare
 
     return model
 
@@ -204,7 +206,7 @@ def test_rows_leave_the_batch_when_they_are_done(load, monkeypatch):
 @pytest.mark.parametrize("name", ["llama", "mamba", "recurrent_gemma", "rwkv"])
 def test_a_gpu_generates_what_the_cpu_does(tmp_path, name):
     path = str(save_model(name, tmp_path))
-    there, here = (load_model(ModelRequest(path, VOCAB_SIZE, device=device)) for device in ("cuda", "cpu"))
+    there, here = (load_model(ModelPlan(ModelSpec(path), VOCAB_SIZE, device=device)) for device in ("cuda", "cpu"))
     prompts, answers = random_ids(LENGTHS, 0), random_ids(ANSWERS, 1)
     for one, other in zip(
         *(generate(model, prompts, answers, MOST, never) for model in (there, here)),
@@ -219,7 +221,7 @@ def test_a_gpu_generates_what_the_cpu_does(tmp_path, name):
 
 def test_a_prompt_and_what_follows_it_stay_within_the_context(tmp_path):
     longest = []
-    model = load_model(request(write(tmp_path, SCORES_ITSELF)))
+    model = load_model(plan(write(tmp_path, SCORES_ITSELF)))
     score = model.inner.score
     model.inner.score = lambda ids, offsets: longest.append(np.diff(offsets).max()) or score(ids, offsets)
     results = generate(
@@ -249,7 +251,7 @@ def reading(code: str = RECURRENT, read: str = READ) -> str:
 
 
 def test_a_users_state_is_carried_and_stepped(tmp_path):
-    model = load_model(request(write(tmp_path, reading())))
+    model = load_model(plan(write(tmp_path, reading())))
     assert model.can_join
     shapes, read = [], model.module.read
     model.module.read = lambda ids, state: shapes.append(ids.shape[1]) or read(ids, state)
@@ -274,7 +276,7 @@ ATTENDS = """
 
 def test_a_users_state_that_grows_is_not_joined(tmp_path):
     """Zeros at the left of what it remembers would be ids that were never there."""
-    model = load_model(request(write(tmp_path, reading(read=ATTENDS))))
+    model = load_model(plan(write(tmp_path, reading(read=ATTENDS))))
     assert not model.can_join
     check(model, lambda prompt: slow_loop(model.module, prompt, MOST), vocab=VOCAB)
 

@@ -17,7 +17,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from recallkit.errors import UserError
 from recallkit.models.loading import load_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts
 from tests.models.test_hf import LENGTHS, ragged
@@ -143,8 +144,8 @@ def permuted(name: str, weights: np.ndarray) -> np.ndarray:
 
 
 def test_a_gguf_gives_the_numbers_of_the_same_weights_in_safetensors(llama, capfd):
-    model = load_model(ModelRequest(str(llama / "x.gguf"), 4096, device="cpu"))
-    same = load_model(ModelRequest(str(llama / "safetensors"), 4096, device="cpu"))
+    model = load_model(ModelPlan(ModelSpec(str(llama / "x.gguf")), 4096, device="cpu"))
+    same = load_model(ModelPlan(ModelSpec(str(llama / "safetensors")), 4096, device="cpu"))
     assert (model.vocab_size, model.max_length) == (same.vocab_size, same.max_length) == (4096, 256)
     ids, offsets = ragged(LENGTHS, 4096)
     one, other = model.score(ids, offsets), same.score(ids, offsets)
@@ -235,7 +236,7 @@ def test_a_damaged_file_is_one_line(llama, tmp_path, damage, capfd):
         UserError,
         match=r"transformers cannot load it|its tensors have|weights are missing",
     ) as caught:
-        load_model(ModelRequest(str(path), 4096, device="cpu"))
+        load_model(ModelPlan(ModelSpec(str(path)), 4096, device="cpu"))
     assert len(caught.value.line()) < 400
     assert capfd.readouterr().err == ""
 
@@ -249,9 +250,9 @@ def test_tensors_that_transformers_would_leave_out(llama, tmp_path):
         UserError,
         match="its tensors have 48 weights more than its architecture, which transformers would leave out",
     ):
-        load_model(ModelRequest(str(path), 4096, device="cpu"))
+        load_model(ModelPlan(ModelSpec(str(path)), 4096, device="cpu"))
     write_gguf(path, model, {"rope_freqs.weight": np.ones(6, np.float32)}, tokenizer=False)
-    assert load_model(ModelRequest(str(path), 4096, device="cpu")).vocab_size == 4096
+    assert load_model(ModelPlan(ModelSpec(str(path)), 4096, device="cpu")).vocab_size == 4096
 
 
 def test_a_vocabulary_without_weights_takes_no_memory(llama, tmp_path):
@@ -262,5 +263,5 @@ def test_a_vocabulary_without_weights_takes_no_memory(llama, tmp_path):
         UserError,
         match="its config asks for 1,610,654,448 weights, and its files have 434,928",
     ):
-        load_model(ModelRequest(str(path), 4096, device="cpu"))
+        load_model(ModelPlan(ModelSpec(str(path)), 4096, device="cpu"))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000, "KiB"

@@ -15,7 +15,8 @@ from transformers import AutoModelForCausalLM
 
 from recallkit.errors import UserError
 from recallkit.models.loading import identify_model, load_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 
 LENGTHS = [33, 65, 65, 2, 17]
 
@@ -45,13 +46,13 @@ def direct(path, ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.n
 def test_a_smaller_vocabulary_is_refused(tiny_model):
     """An id that it lacks, not entries of its tokenizer that are in no text, as an added pad
     token."""
-    request = ModelRequest(str(tiny_model("llama", vocab_size=1000)), 4096, device="cpu")
+    plan = ModelPlan(ModelSpec(str(tiny_model("llama", vocab_size=1000))), 4096, device="cpu")
     with pytest.raises(
         UserError,
         match="its vocabulary has 1,000 entries, and the text has id 1,000",
     ):
-        load_model(dataclasses.replace(request, largest_id=1000))
-    model = load_model(request)
+        load_model(dataclasses.replace(plan, largest_id=1000))
+    model = load_model(plan)
     assert np.isfinite(model.score(np.array([1, 999], np.uint32), np.array([0, 2])).nll).all()
     with pytest.raises(UserError, match="the text has id 1,000"):
         model.score(np.array([1, 1000], np.uint32), np.array([0, 2]))
@@ -66,12 +67,12 @@ def test_missing_weights_are_refused_not_drawn_at_random(tiny_model, tmp_path):
     del weights["model.layers.0.mlp.up_proj.weight"]
     save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UserError, match=r"weights are missing.*up_proj"):
-        load_model(ModelRequest(str(broken), 4096, device="cpu"))
+        load_model(ModelPlan(ModelSpec(str(broken)), 4096, device="cpu"))
 
 
 def assert_scores_equal_a_direct_forward(path: Path, vocab: int = 4096) -> None:
     ids, offsets = ragged([33, 17], vocab)
-    nll = load_model(ModelRequest(str(path), vocab, device="cpu")).score(ids, offsets).nll
+    nll = load_model(ModelPlan(ModelSpec(str(path)), vocab, device="cpu")).score(ids, offsets).nll
     np.testing.assert_allclose(nll, direct(path, ids, offsets)[0], rtol=0, atol=1e-5)
 
 
@@ -92,7 +93,7 @@ def test_a_bin_file_of_plain_weights_is_read(tiny_model, tmp_path):
     torch.save(load_file(path / "model.safetensors"), path / "pytorch_model.bin")
     (path / "model.safetensors").unlink()
     ids, offsets = ragged([33, 17], 4096)
-    nll = load_model(ModelRequest(str(path), 4096, device="cpu")).score(ids, offsets).nll
+    nll = load_model(ModelPlan(ModelSpec(str(path)), 4096, device="cpu")).score(ids, offsets).nll
     np.testing.assert_allclose(nll, direct(tiny_model("llama"), ids, offsets)[0], rtol=0, atol=1e-5)
 
 
@@ -100,7 +101,7 @@ def test_damaged_files_and_unknown_kinds_are_one_line(tiny_model, tmp_path):
     path = copied(tiny_model("llama"), tmp_path / "cut")
     change_config(path, model_type="no_such_kind")
     with pytest.raises(UserError, match=r"transformers cannot load it.*no_such_kind"):
-        load_model(ModelRequest(str(path), 4096, device="cpu"))
+        load_model(ModelPlan(ModelSpec(str(path)), 4096, device="cpu"))
     for file, said in (
         ("model.safetensors", "transformers cannot load it"),
         ("config.json", "config.json cannot be read"),
@@ -109,7 +110,7 @@ def test_damaged_files_and_unknown_kinds_are_one_line(tiny_model, tmp_path):
         content = (path / file).read_bytes()
         (path / file).write_bytes(content[: len(content) // 2])
         with pytest.raises(UserError, match=said):
-            load_model(ModelRequest(str(path), 4096, device="cpu"))
+            load_model(ModelPlan(ModelSpec(str(path)), 4096, device="cpu"))
 
 
 @pytest.mark.parametrize("family", ["t5", "florence2", "glm5_next_text"])
@@ -122,12 +123,12 @@ def test_what_continues_no_text_is_named(tiny_model, tmp_path, family):
         UserError,
         match=f"no causal language model of type {family}; give a causal language model",
     ):
-        load_model(ModelRequest(str(path), 512, device="cpu"))
+        load_model(ModelPlan(ModelSpec(str(path)), 512, device="cpu"))
 
 
 def test_bfloat16_weights_are_computed_with_in_float32(tiny_model):
     path = tiny_model("llama", dtype="bfloat16")
-    model = load_model(ModelRequest(str(path), 4096, device="cpu"))
+    model = load_model(ModelPlan(ModelSpec(str(path)), 4096, device="cpu"))
     assert {parameter.dtype for parameter in model.model.parameters()} == {torch.float32}
     assert_scores_equal_a_direct_forward(path)
 
@@ -136,7 +137,7 @@ def test_padding_of_the_vocabulary_is_part_of_the_distribution(tiny_model):
     """Entries that no token has still take probability from the others: leaving them out would
     flatter the model."""
     path = tiny_model("llama", vocab_size=4224)
-    model = load_model(ModelRequest(str(path), 4096, device="cpu"))
+    model = load_model(ModelPlan(ModelSpec(str(path)), 4096, device="cpu"))
     assert model.vocab_size == 4224
     ids, offsets = ragged([200], 4096)
     scores = model.score(ids, offsets)
@@ -171,13 +172,13 @@ def test_tied_embeddings_are_not_missing_weights(tmp_path):
     assert_scores_equal_a_direct_forward(tmp_path)
     change_config(tmp_path, tie_word_embeddings=False)
     with pytest.raises(UserError, match=r"1 weights are missing from its files, lm_head\.weight"):
-        load_model(ModelRequest(str(tmp_path), 4096, device="cpu"))
+        load_model(ModelPlan(ModelSpec(str(tmp_path)), 4096, device="cpu"))
 
 
 def test_identity_is_that_of_config_and_weights(tiny_model, tmp_path):
     path = copied(tiny_model("llama"), tmp_path / "model")
-    before = identify_model(ModelRequest(str(path), 4096))
-    assert before == identify_model(ModelRequest(str(tiny_model("llama")), 4096))
+    before = identify_model(ModelPlan(ModelSpec(str(path)), 4096))
+    assert before == identify_model(ModelPlan(ModelSpec(str(tiny_model("llama"))), 4096))
     for name in (
         "README.md",
         "trainer_state.json",
@@ -187,6 +188,6 @@ def test_identity_is_that_of_config_and_weights(tiny_model, tmp_path):
         "other.gguf",
     ):
         (path / name).write_text("{}")
-    assert identify_model(ModelRequest(str(path), 4096)) == before
+    assert identify_model(ModelPlan(ModelSpec(str(path)), 4096)) == before
     change_config(path, rope_theta=1234.0)
-    assert identify_model(ModelRequest(str(path), 4096)) != before
+    assert identify_model(ModelPlan(ModelSpec(str(path)), 4096)) != before

@@ -7,8 +7,9 @@ import pytest
 from recallkit.errors import UserError
 from recallkit.models.kinds import KINDS, kind_of
 from recallkit.models.loading import describe_models, identify_model, load_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
 from recallkit.models.rwkv_file import MAGIC
+from recallkit.models.spec import ModelSpec
 
 NAMES = {
     "zoo:attention": "zoo",
@@ -51,7 +52,7 @@ def test_a_name_means_one_kind(here, spec, kind):
 @pytest.mark.parametrize("requested", [identify_model, load_model])
 def test_the_text_control_cannot_be_scored(requested):
     with pytest.raises(UserError, match="control:copy: it copies text and has no likelihoods; evaluate it with `recallkit eval-recall`"):
-        requested(ModelRequest("control:copy", 256))
+        requested(ModelPlan(ModelSpec("control:copy"), 256))
 
 
 def test_forms_are_listed_once_each():

@@ -14,9 +14,9 @@ import pytest
 from recallkit.errors import UserError
 from recallkit.models import devices
 from recallkit.models.loading import check_model, load_model
-from recallkit.models.protocol import ModelRequest, ScoringModel
-from recallkit.models.spec import parse_model
-from recallkit.models.variants import Variant
+from recallkit.models.plan import ModelPlan
+from recallkit.models.protocol import ScoringModel
+from recallkit.models.spec import ModelSpec, parse_model
 from tests.conftest import Run
 from tests.models.test_hf import ragged
 
@@ -52,7 +52,7 @@ def limited(path: Path, share: float) -> str:
 
 
 def load(path: Path, device: str = "cpu", **more: object) -> ScoringModel:
-    return load_model(ModelRequest(str(path), 4096, device=device, **more))
+    return load_model(ModelPlan(ModelSpec(str(path)), 4096, device=device, **more))
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_a_state_and_a_generation_are_those_of_plain_loading(gpt2, offloaded):
 def test_compressed_caches_and_ablated_mixers_are_those_of_plain_loading(gpt2, offloaded, option):
     spec = parse_model(f"{gpt2},{option}")
     ids, offsets = ragged([90, 70], 4096)
-    changes = {"ablation": spec.ablation, "variant": spec.variant}
-    plain, spread = load(gpt2, **changes), load(gpt2, limited(gpt2, 0.95), **changes)
+    devices = ("cpu", limited(gpt2, 0.95))
+    plain, spread = (load_model(ModelPlan(spec, 4096, device=device)) for device in devices)
     scores = plain.score(ids, offsets).nll
     np.testing.assert_array_equal(spread.score(ids, offsets).nll, scores)
     assert not np.array_equal(load(gpt2).score(ids, offsets).nll, scores)
@@ -124,18 +124,18 @@ def test_pickled_weights_are_in_a_folder_until_the_model_is_gone(tiny_model, tmp
 
 
 @pytest.mark.parametrize(
-    ("spec", "options", "message"),
+    ("spec", "device", "weights", "message"),
     [
-        ("zoo:mamba", {}, "zoo:mamba: only a model of transformers"),
-        ("", {"variant": Variant(weights="int4")}, "weights=int4 needs all weights on one device"),
-        ("", {"device": "balanced:4"}, "device=balanced:4: not an amount of memory"),
+        ("zoo:mamba", "balanced", None, "mamba: only a model of transformers"),
+        ("", "balanced", "int4", "weights=int4 needs all weights on one device"),
+        ("", "balanced:4", None, "device=balanced:4: not an amount of memory"),
     ],
 )
-def test_what_cannot_be_spread_is_refused_before_it_is_loaded(gpt2, spec, options, message):
-    request = ModelRequest(spec or str(gpt2), 4096, **{"device": "balanced", **options})
+def test_what_cannot_be_spread_is_refused_before_it_is_loaded(gpt2, spec, device, weights, message):
+    plan = ModelPlan(ModelSpec(spec or str(gpt2), weights=weights), 4096, device=device)
     for door in (check_model, load_model):
         with pytest.raises(UserError, match=message):
-            door(request)
+            door(plan)
 
 
 def test_what_does_not_fit_is_refused_before_its_weights_are_read(
@@ -146,7 +146,7 @@ def test_what_does_not_fit_is_refused_before_its_weights_are_read(
     monkeypatch,
 ):
     """They take 1.1 MB in float32, and the logits of a batch 0.1 GB."""
-    num_weights = check_model(ModelRequest(str(gpt2), 4096, device="cpu")).num_weights
+    num_weights = check_model(ModelPlan(ModelSpec(str(gpt2)), 4096, device="cpu")).num_weights
     assert num_weights == sum(weight.numel() for weight in load(gpt2).model.parameters())
     needed = 4 * num_weights + devices.batch_ids(4096) * 4096 * 12
     cut = shutil.copytree(gpt2, tmp_path / "cut")

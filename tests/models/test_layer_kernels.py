@@ -14,7 +14,8 @@ import torch
 import recallkit
 from recallkit.models import layer_kernels
 from recallkit.models.loading import load_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 from tests.models.every_family import LIMIT, outcome
 from tests.models.shrinking import VOCAB_SIZE, build
 
@@ -67,7 +68,7 @@ def ids_and_offsets(length: int = 60) -> tuple[np.ndarray, np.ndarray]:
 
 
 def load(folder: Any) -> Any:
-    return load_model(ModelRequest(str(folder), VOCAB_SIZE, device="cpu"))
+    return load_model(ModelPlan(ModelSpec(str(folder)), VOCAB_SIZE, device="cpu"))
 
 
 @pytest.mark.parametrize("family", FUNCTIONS)

@@ -16,7 +16,8 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 import recallkit
 from recallkit.errors import UserError
 from recallkit.models.loading import identify_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 from recallkit.scoring import score_path
 from recallkit.storage import artifacts
 from recallkit.text.tokenizers import load_tokenizer
@@ -59,7 +60,7 @@ def slices(few_slices, tmp_path):
 
 
 def identity(module: nn.Module) -> str:
-    return identify_model(ModelRequest("live:x", 4096, module=module))
+    return identify_model(ModelPlan(ModelSpec(module, "x"), 4096))
 
 
 def changed(module: Averages, how: str) -> nn.Module:

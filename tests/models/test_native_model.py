@@ -20,7 +20,8 @@ from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.kinds import kind_of
 from recallkit.models.language_model import LanguageModel
 from recallkit.models.loading import identify_model, load_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 from tests.conftest import ROOT
 
 VOCAB = 61
@@ -48,8 +49,8 @@ def write_checkpoint(folder, layers=HYBRID, dtype=torch.float32, **options):
     return model.eval()
 
 
-def request(folder, **options):
-    return ModelRequest(str(folder), VOCAB, device="cpu", **options)
+def plan(folder, **options):
+    return ModelPlan(ModelSpec(str(folder)), VOCAB, device="cpu", **options)
 
 
 def random_sequences(*lengths):
@@ -71,7 +72,7 @@ def wanted_nll(model, ids, offsets):
 
 def test_scores_are_those_of_the_model_itself_in_any_batch_and_in_pieces(tmp_path):
     model = write_checkpoint(tmp_path / "m")
-    loaded = load_model(request(tmp_path / "m"))
+    loaded = load_model(plan(tmp_path / "m"))
     ids, offsets = random_sequences(30, 12, 2, 30)
     wanted = wanted_nll(model, ids, offsets)
     assert loaded.score(ids, offsets).nll == pytest.approx(wanted, abs=1e-5)
@@ -86,7 +87,7 @@ def test_scores_are_those_of_the_model_itself_in_any_batch_and_in_pieces(tmp_pat
 
 def test_generation_joins_prompts_of_any_length(tmp_path):
     model = write_checkpoint(tmp_path / "m")
-    loaded = load_model(request(tmp_path / "m"))
+    loaded = load_model(plan(tmp_path / "m"))
     ids, offsets = random_sequences(9, 3, 20)
     prompts = [ids[start:stop] for start, stop in itertools.pairwise(offsets)]
     answers = [np.array([5, 6, 7], np.uint32)] * 3
@@ -111,14 +112,14 @@ def test_generation_joins_prompts_of_any_length(tmp_path):
 def test_the_identity_is_that_of_config_and_weights(tmp_path):
     write_checkpoint(tmp_path / "a")
     write_checkpoint(tmp_path / "b")
-    first = identify_model(request(tmp_path / "a"))
-    assert first == identify_model(request(tmp_path / "b"))
+    first = identify_model(plan(tmp_path / "a"))
+    assert first == identify_model(plan(tmp_path / "b"))
     weights = load_file(tmp_path / "b" / zoo.WEIGHTS)
     weights["norm.weight"] = weights["norm.weight"] * 2
     save_file(weights, tmp_path / "b" / zoo.WEIGHTS)
-    assert identify_model(request(tmp_path / "b")) != first
+    assert identify_model(plan(tmp_path / "b")) != first
     write_checkpoint(tmp_path / "b", norm_eps=1e-4)
-    assert identify_model(request(tmp_path / "b")) != first
+    assert identify_model(plan(tmp_path / "b")) != first
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,7 @@ def test_a_broken_checkpoint_is_told_in_one_line(tmp_path, damage, words):
     write_checkpoint(tmp_path / "m")
     damage(tmp_path / "m")
     with pytest.raises(UserError, match=words) as failure:
-        load_model(request(tmp_path / "m"))
+        load_model(plan(tmp_path / "m"))
     assert "\n" not in str(failure.value)
 
 
@@ -224,7 +225,7 @@ def test_names_tell_what_is_ours(tmp_path):
         (tmp_path / "config.json").write_text(unreadable)
         assert kind_of(str(tmp_path)).name == "transformers"
     with pytest.raises(UserError, match="did you mean attention"):
-        load_model(ModelRequest("zoo:atention", VOCAB))
+        load_model(ModelPlan(ModelSpec("zoo:atention"), VOCAB))
 
 
 # ------------------------------------------------------------------------------------------ the zoo
@@ -263,7 +264,7 @@ def test_packed_models_are_the_trained_ones_rounded_to_eight_bits(tmp_path, monk
     for name, values in trained.items():
         half_a_step = values.abs().amax(-1, keepdim=True) / 254 if values.numel() > 16_384 else values.abs() / 2048 + 3e-8
         assert ((weights[name] - values).abs() <= half_a_step * 1.001).all(), name
-    load_model(ModelRequest(str(tmp_path / "m"), zoo.VOCAB_SIZE, device="cpu"))
+    load_model(ModelPlan(ModelSpec(str(tmp_path / "m")), zoo.VOCAB_SIZE, device="cpu"))
     runpy.run_path(str(ROOT / "scripts/pack_zoo.py"), run_name="__main__")
     assert (tmp_path / "m" / zoo.WEIGHTS).read_bytes() == packed
 
@@ -287,4 +288,4 @@ def test_a_model_that_has_seen_what_it_predicts_is_refused(tmp_path):
         UserError,
         match="it sees its first 7 ids before it predicts them; give a causal model",
     ):
-        load_model(request(tmp_path))
+        load_model(plan(tmp_path))

@@ -16,7 +16,8 @@ from recallkit.models import paired
 from recallkit.models.control import ControlModel
 from recallkit.models.loading import load_model
 from recallkit.models.paired import PairedModel, divergence
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 
 VOCAB = 4096
 LENGTHS = (65, 40, 2, 1, 65)
@@ -59,12 +60,12 @@ def transformers64(path: object) -> Logits:
 
 
 def zoo64(name: str) -> Logits:
-    return load_model(ModelRequest(name, VOCAB, dtype="float64")).model
+    return load_model(ModelPlan(ModelSpec(name), VOCAB, dtype="float64")).model
 
 
 def pair_of(reference: object, model: object, **more: object) -> PairedModel:
     return PairedModel(
-        *(load_model(ModelRequest(str(spec), VOCAB, device="cpu", **more)) for spec in (model, reference)),
+        *(load_model(ModelPlan(ModelSpec(str(spec)), VOCAB, device="cpu", **more)) for spec in (model, reference)),
         VOCAB,
     )
 
@@ -175,12 +176,12 @@ def test_entries_without_probability_add_nothing():
 
 def test_what_gives_no_predictions_is_refused(small_slices):
     counts = small_slices.parent / "counts.duckdb"
-    control = ControlModel(ModelRequest("control:bigram", VOCAB, counts=counts))
+    control = ControlModel(ModelPlan(ModelSpec("control:bigram"), VOCAB, counts=counts))
     with pytest.raises(
         UserError,
         match="control:bigram: it gives no predictions over the whole vocabulary",
     ):
-        PairedModel(control, load_model(ModelRequest("zoo:attention", VOCAB)), VOCAB)
+        PairedModel(control, load_model(ModelPlan(ModelSpec("zoo:attention"), VOCAB)), VOCAB)
 
 
 def test_a_variant_is_compared_as_it_reads(text, tiny_model):
@@ -195,8 +196,6 @@ def test_a_variant_is_compared_as_it_reads(text, tiny_model):
     np.testing.assert_allclose(results.nll, window.score(*ids).nll, rtol=0, atol=1e-6)
 
 
-def spec_of(path: str, cache: str | None) -> ModelRequest:
-    from recallkit.models.spec import ModelSpec
-
-    variant = None if cache is None else ModelSpec(path, cache=cache, chunk=16).variant
-    return ModelRequest(path, VOCAB, device="cpu", variant=variant)
+def spec_of(path: str, cache: str | None) -> ModelPlan:
+    spec = ModelSpec(path) if cache is None else ModelSpec(path, cache=cache, chunk=16)
+    return ModelPlan(spec, VOCAB, device="cpu")

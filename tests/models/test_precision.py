@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from recallkit.models.loading import load_model
+from recallkit.models.plan import ModelPlan
 from recallkit.models.precision import widened
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.spec import ModelSpec
 from tests.models.families import VOCAB_SIZE, save_model
 
 X = torch.linspace(0.1, 1, 12, dtype=torch.float64).view(3, 4)
@@ -90,7 +91,7 @@ def llama(
 
 def test_float64_scores_are_those_of_the_formulas(tmp_path):
     path = save_model("llama", tmp_path)
-    model = load_model(ModelRequest(str(path), VOCAB_SIZE, device="cpu", dtype="float64"))
+    model = load_model(ModelPlan(ModelSpec(str(path)), VOCAB_SIZE, device="cpu", dtype="float64"))
     weights = {name: value.double().numpy() for name, value in model.model.state_dict().items()}
     frequencies = {name: value.numpy() for name, value in model.model.named_buffers()}.get(
         "model.rotary_emb.inv_freq",
@@ -110,5 +111,5 @@ def test_float64_scores_are_those_of_the_formulas(tmp_path):
     assert results.nll.dtype is torch.float64
     np.testing.assert_allclose(results.nll.numpy(), nll, rtol=0, atol=1e-12)
     assert (results.argmax.numpy() == logits.argmax(1)).all()
-    narrow = load_model(ModelRequest(str(path), VOCAB_SIZE, device="cpu")).score(ids, np.array([0, 50])).nll
+    narrow = load_model(ModelPlan(ModelSpec(str(path)), VOCAB_SIZE, device="cpu")).score(ids, np.array([0, 50])).nll
     assert 0 < np.abs(narrow - nll).max() < 1e-4

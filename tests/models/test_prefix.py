@@ -27,7 +27,7 @@ from recallkit.models import loading, zoo
 from recallkit.models.generation import generate
 from recallkit.models.language_model import LanguageModel
 from recallkit.models.loading import check_model, load_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
 from recallkit.models.spec import ModelSpec, one_model
 from recallkit.storage import artifacts
 from recallkit.text.special_tokens import Prefix
@@ -156,13 +156,13 @@ def test_a_token_that_it_does_not_have_is_refused(beginning, few_slices):
         scoring.plan_scores([f"{beginning()},bos=<no>"], few_slices)
     with pytest.raises(UserError, match="a control model reads no prefix; leave out bos=a"):
         load = one_model("control:bigram,bos=a")
-        loading.choose_prefix(ModelRequest(load.location, 0), load_tokenizer(None), load.bos)
+        loading.choose_prefix(ModelPlan(load), load_tokenizer(None))
 
 
 def test_a_text_that_begins_with_it_gets_no_second_one(beginning):
     """In one batch with texts that do not, of other lengths."""
     path = beginning()
-    model = load_model(ModelRequest(str(path), 4096, prefix=Prefix((BEGIN,)), device="cpu"))
+    model = load_model(ModelPlan(ModelSpec(str(path)), 4096, prefix=Prefix((BEGIN,)), device="cpu"))
     texts = [[BEGIN, 5, 6, 7, 8, 9], [5, 6, 7], [BEGIN, 9], [3, 9, 8, 7, 6, 5, 4]]
     expected = [plain(path, [text], [] if text[0] == BEGIN else [BEGIN]) for text in texts]
     offsets = np.cumsum([0, *map(len, texts)])
@@ -176,13 +176,13 @@ def test_a_text_that_begins_with_it_gets_no_second_one(beginning):
 
 
 def test_a_text_has_the_room_that_is_left(beginning):
-    request = ModelRequest(str(beginning()), 4096, prefix=Prefix((BEGIN,)), device="cpu")
-    assert check_model(request).max_length == load_model(request).max_length == 255
+    plan = ModelPlan(ModelSpec(str(beginning())), 4096, prefix=Prefix((BEGIN,)), device="cpu")
+    assert check_model(plan).max_length == load_model(plan).max_length == 255
 
 
 def test_a_generation_follows_it(beginning):
     path = beginning()
-    model = load_model(ModelRequest(str(path), 4096, prefix=Prefix((BEGIN,)), device="cpu"))
+    model = load_model(ModelPlan(ModelSpec(str(path)), 4096, prefix=Prefix((BEGIN,)), device="cpu"))
     prompts = [np.array([7, 8, 9]), np.array([11]), np.array([3, 4, 5, 6, 7])]
     actual = generate(model, prompts, [np.array([5, 6])] * 3, 4, lambda *_: False)
     for prompt, continuation in zip(prompts, actual, strict=True):
@@ -295,7 +295,7 @@ def test_a_tracked_run_says_it_once(tiny_model, few_slices, tmp_path, capfd):
 def test_a_prefix_of_several_ids(beginning):
     """Also before a text that is just as long, and not before one that is the prefix itself."""
     path = beginning()
-    model = load_model(ModelRequest(str(path), 4096, prefix=Prefix((5, 6)), device="cpu"))
+    model = load_model(ModelPlan(ModelSpec(str(path)), 4096, prefix=Prefix((5, 6)), device="cpu"))
     texts = [[7, 8], [5, 6], [5, 9], [5, 6, 7, 8], [9, 8, 7, 6]]
     expected = [plain(path, [text], [] if text[:2] == [5, 6] else [5, 6]) for text in texts]
     scores = model.score(np.concatenate(texts).astype(np.uint32), np.cumsum([0, *map(len, texts)]))
@@ -303,21 +303,22 @@ def test_a_prefix_of_several_ids(beginning):
 
 
 def test_a_first_token_without_an_embedding_is_refused(beginning):
-    request = ModelRequest(str(beginning()), 4097, prefix=Prefix((4096,)), device="cpu")
+    plan = ModelPlan(ModelSpec(str(beginning())), 4097, prefix=Prefix((4096,)), device="cpu")
     for look in (check_model, load_model):
         with pytest.raises(
             UserError,
             match="it reads id 4,096 before every text; name its own tokenizer",
         ):
-            look(request)
+            look(plan)
 
 
 def test_a_byte_is_written_as_for_the_end_token():
     tokenizer = load_tokenizer("bytes")
-    ids = {bos: loading.choose_prefix(ModelRequest("m", 256), tokenizer, bos).ids for bos in ("a", "<0x0A>", " ")}
+    plans = {bos: ModelPlan(ModelSpec("m", bos=bos), 256) for bos in ("a", "<0x0A>", " ")}
+    ids = {bos: loading.choose_prefix(plan, tokenizer).ids for bos, plan in plans.items()}
     assert ids == {"a": (97,), "<0x0A>": (10,), " ": (32,)}
     with pytest.raises(UserError, match="'é' is not a single byte"):
-        loading.choose_prefix(ModelRequest("m", 256), tokenizer, "é")
+        loading.choose_prefix(ModelPlan(ModelSpec("m", bos="é"), 256), tokenizer)
 
 
 def test_scores_are_checked_against_what_was_read(beginning, few_slices, tmp_path):
@@ -365,11 +366,11 @@ def test_models_that_recallkit_trained_read_nothing(beginning):
     path = beginning()
     tokenizer = load_tokenizer(str(path))
     ours = ["zoo:mamba", str(zoo.shipped()["mamba"]), "control:bigram", "construct:attention"]
-    read = {spec: loading.choose_prefix(ModelRequest(spec, 4096), tokenizer, None).ids for spec in (*ours, str(path))}
+    plans = {spec: ModelPlan(ModelSpec(spec), 4096) for spec in (*ours, str(path))}
+    read = {spec: loading.choose_prefix(plan, tokenizer).ids for spec, plan in plans.items()}
     assert read == {**dict.fromkeys(ours, ()), str(path): (BEGIN,)}
     live = loading.choose_prefix(
-        ModelRequest("live:m", 4096, module=LanguageModel(zoo.architecture("mamba"))),
+        ModelPlan(ModelSpec(LanguageModel(zoo.architecture("mamba")), "m", bos="auto"), 4096),
         tokenizer,
-        "auto",
     )
     assert live.ids == ()

@@ -13,7 +13,8 @@ from torch import nn
 from recallkit.errors import UserError
 from recallkit.models import probes
 from recallkit.models.loading import load_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 from tests.models.families import VOCAB_SIZE, build_model, with_noise
 
 IDS = probes.random_ids(VOCAB_SIZE, (2, 12), torch.device("cpu"))
@@ -146,12 +147,12 @@ def test_an_encoder_is_refused_by_name_of_what_is_wrong(tmp_path):
     torch.manual_seed(0)
     with_noise(BertLMHeadModel(BertConfig(**sizes))).save_pretrained(tmp_path)
     with pytest.raises(UserError, match="it is not causal"):
-        load_model(ModelRequest(str(tmp_path), VOCAB_SIZE, device="cpu"))
+        load_model(ModelPlan(ModelSpec(str(tmp_path)), VOCAB_SIZE, device="cpu"))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_rounding_of_half_precision_hides_nothing(tmp_path, dtype):
     """Carried in chunks, mamba is wrong by 4 %: little more than bfloat16 rounds away."""
     build_model("mamba").save_pretrained(tmp_path)
-    model = load_model(ModelRequest(str(tmp_path), VOCAB_SIZE, device="cpu", dtype=dtype))
+    model = load_model(ModelPlan(ModelSpec(str(tmp_path)), VOCAB_SIZE, device="cpu", dtype=dtype))
     assert (model.carrying, model.sharing, model.head.cap) == ("steps", "any", None)

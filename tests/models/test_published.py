@@ -17,8 +17,9 @@ from recallkit.errors import UserError
 from recallkit.models.kinds import kind_of
 from recallkit.models.language_model import LanguageModel
 from recallkit.models.loading import identify_model, load_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
 from recallkit.models.published import is_published, read_published
+from recallkit.models.spec import ModelSpec
 
 WIDTH, MLP, ROWS, VOCAB = 32, 48, 56, 51
 """The vocabulary is padded to a multiple of 8."""
@@ -347,13 +348,13 @@ def test_scores_are_those_of_transformers(write, hub, name, place):
     if place != "directory":
         spec = f"state-spaces/{name}-130m"
         hub(spec, folder)
-    request = ModelRequest(spec, VOCAB, device="cpu")
+    plan = ModelPlan(ModelSpec(spec), VOCAB, device="cpu")
     lengths = [33, 40, 2]
     ids, offsets = (
         torch.randint(VOCAB, (sum(lengths),), generator=torch.Generator().manual_seed(1)).numpy(),
         np.cumsum([0, *lengths]),
     )
-    scores = load_model(request).score(ids, offsets)
+    scores = load_model(plan).score(ids, offsets)
     with torch.no_grad():
         logits = [model(torch.from_numpy(ids[a : b - 1])[None]).logits[0] for a, b in itertools.pairwise(offsets)]
     targets = torch.from_numpy(
@@ -368,7 +369,7 @@ def test_scores_are_those_of_transformers(write, hub, name, place):
     assert (scores.argmax == torch.cat(logits).argmax(1).numpy()).mean() > 0.98
     tokenizer = {"directory": None, "hub id of the authors": "EleutherAI/gpt-neox-20b"}[place]
     assert kind_of(spec).own_tokenizer(spec) == tokenizer
-    assert identify_model(request) == identify_model(ModelRequest(spec, VOCAB, dtype="bfloat16"))
+    assert identify_model(plan) == identify_model(ModelPlan(ModelSpec(spec), VOCAB, dtype="bfloat16"))
 
 
 def test_buffers_of_older_code_are_left_out(write):
@@ -395,11 +396,11 @@ def test_every_weight_is_needed_and_no_other_one_is_taken(write, name):
     }
     for said, wrong in changed.items():
         with pytest.raises(UserError, match=said):
-            load_model(ModelRequest(str(write(config, wrong)), VOCAB, device="cpu"))
+            load_model(ModelPlan(ModelSpec(str(write(config, wrong))), VOCAB, device="cpu"))
     with pytest.raises(UserError, match="Unexpected key"):
         load_model(
-            ModelRequest(
-                str(write(config | {"n_layer": config["n_layer"] - 1}, weights)),
+            ModelPlan(
+                ModelSpec(str(write(config | {"n_layer": config["n_layer"] - 1}, weights))),
                 VOCAB,
                 device="cpu",
             ),

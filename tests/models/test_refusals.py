@@ -14,7 +14,8 @@ import torch
 
 from recallkit.errors import UserError
 from recallkit.models.loading import check_model, identify_model, load_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 from tests.models.families import VOCAB_SIZE, save_model
 from tests.models.test_hf import change_config, copied, direct, ragged
 
@@ -24,7 +25,7 @@ def refused(spec: Path | str) -> str:
     lines = set()
     for requested in (identify_model, load_model):
         with pytest.raises(UserError) as caught:
-            requested(ModelRequest(str(spec), 4096, device="cpu"))
+            requested(ModelPlan(ModelSpec(str(spec)), 4096, device="cpu"))
         lines.add(caught.value.line())
     [line] = lines
     assert "\n" not in line
@@ -80,7 +81,7 @@ def test_quantised_checkpoints_whose_package_is_missing(tiny_model, tmp_path, en
         UserError,
         match=rf"quantised by {entry['quant_method']}, which transformers cannot load here \(.*before it was quant",
     ):
-        load_model(ModelRequest(str(path), 4096, device="cpu"))
+        load_model(ModelPlan(ModelSpec(str(path)), 4096, device="cpu"))
 
 
 def test_a_quantisation_that_transformers_does_not_know(tiny_model, tmp_path):
@@ -121,7 +122,7 @@ def test_float8_weights_in_blocks_are_read(tmp_path):
         quantization_config={"quant_method": "fp8", "weight_block_size": [128, 128]},
     )
     ids, offsets = ragged([65], 4096)
-    scores = load_model(ModelRequest(str(tmp_path / "float8"), 4096, device="cpu")).score(
+    scores = load_model(ModelPlan(ModelSpec(str(tmp_path / "float8")), 4096, device="cpu")).score(
         ids,
         offsets,
     )
@@ -173,7 +174,7 @@ def test_a_config_that_cannot_be_read(tiny_model, tmp_path):
     path = copied(tiny_model("llama"), tmp_path / "model")
     (path / "config.json").write_text(json.dumps([1]))
     with pytest.raises(UserError, match="transformers cannot load it"):
-        load_model(ModelRequest(str(path), 4096, device="cpu"))
+        load_model(ModelPlan(ModelSpec(str(path)), 4096, device="cpu"))
     (path / "config.json").write_text("{")
     assert refused(path).startswith("config.json cannot be read")
 
@@ -187,9 +188,9 @@ def test_rotary_positions_that_transformers_would_ignore(tmp_path):
 
     def load_with(rope):
         (path / "config.json").write_text(json.dumps({**config, "rope_parameters": rope}))
-        request = ModelRequest(str(path), VOCAB_SIZE, device="cpu")
-        check_model(request)
-        return load_model(request)
+        plan = ModelPlan(ModelSpec(str(path)), VOCAB_SIZE, device="cpu")
+        check_model(plan)
+        return load_model(plan)
 
     problem = "transformers ignores its rope_parameters factor, original_max_position_embeddings, rope_theta, rope_type: they are of no"
     with pytest.raises(UserError, match=problem):
@@ -208,7 +209,7 @@ def test_yarn_of_a_released_olmo3_is_that_of_its_full_layers_alone(tmp_path):
     (path / "config.json").write_text(
         json.dumps({**config, "rope_theta": 500000, "rope_scaling": scaling}),
     )
-    rotary = load_model(ModelRequest(str(path), VOCAB_SIZE, device="cpu")).model.model.rotary_emb
+    rotary = load_model(ModelPlan(ModelSpec(str(path)), VOCAB_SIZE, device="cpu")).model.model.rotary_emb
     plain = 500000.0 ** -(torch.arange(0, 12, 2) / 12)
     torch.testing.assert_close(rotary.sliding_attention_inv_freq, plain)
     assert (

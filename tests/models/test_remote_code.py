@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 
 from recallkit.errors import UserError
 from recallkit.models.loading import identify_model, load_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 
 VOCAB_SIZE = 64
 
@@ -107,26 +108,26 @@ def weights() -> dict[str, torch.Tensor]:
     return {name: torch.randn(VOCAB_SIZE, 8, generator=generator) for name in ("embed.weight", "head.weight")}
 
 
-def request(path: Path, *, trusted: bool = True) -> ModelRequest:
-    return ModelRequest(str(path), VOCAB_SIZE, device="cpu", trust_remote_code=trusted)
+def plan(path: Path, *, trusted: bool = True) -> ModelPlan:
+    return ModelPlan(ModelSpec(str(path)), VOCAB_SIZE, device="cpu", trust_remote_code=trusted)
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["at first", "after it was allowed"])
 def test_it_is_refused_unasked_and_the_option_is_named(checkpoint, before):
     if before:
-        load_model(request(checkpoint))
+        load_model(plan(checkpoint))
     (checkpoint / "configuration_fading.py").write_text(f"open({str(checkpoint / 'ran')!r}, 'w')\n")
     with pytest.raises(
         UserError,
         match=r"needs Python code from its own repository.*--trust-remote-code",
     ):
-        load_model(request(checkpoint, trusted=False))
+        load_model(plan(checkpoint, trusted=False))
     assert not (checkpoint / "ran").exists()
 
 
 def test_allowed_it_is_scored_like_any_other(checkpoint):
     ids, offsets = np.random.default_rng(0).integers(0, VOCAB_SIZE, 30), np.array([0, 20, 30])
-    results = load_model(request(checkpoint)).score(ids, offsets)
+    results = load_model(plan(checkpoint)).score(ids, offsets)
     embed, head = weights().values()
     nll = []
     for sequence in (ids[:20], ids[20:]):
@@ -139,23 +140,23 @@ def test_allowed_it_is_scored_like_any_other(checkpoint):
 
 def test_its_code_is_part_of_its_identity_where_it_may_run(checkpoint):
     trusted, unasked = (
-        identify_model(request(checkpoint)),
-        identify_model(request(checkpoint, trusted=False)),
+        identify_model(plan(checkpoint)),
+        identify_model(plan(checkpoint, trusted=False)),
     )
     (checkpoint / "modeling_fading.py").write_text(
         MODEL.replace("self.config.fade * state", "0.25 * state"),
     )
-    assert identify_model(request(checkpoint)) != trusted
-    assert identify_model(request(checkpoint, trusted=False)) == unasked
+    assert identify_model(plan(checkpoint)) != trusted
+    assert identify_model(plan(checkpoint, trusted=False)) == unasked
 
 
 def test_changed_code_is_the_code_that_runs(checkpoint):
     ids, offsets = np.arange(20), np.array([0, 20])
-    before = load_model(request(checkpoint)).score(ids, offsets).nll
+    before = load_model(plan(checkpoint)).score(ids, offsets).nll
     (checkpoint / "modeling_fading.py").write_text(
         MODEL.replace("self.config.fade * state", "0.25 * state"),
     )
-    assert np.abs(load_model(request(checkpoint)).score(ids, offsets).nll - before).max() > 1e-2
+    assert np.abs(load_model(plan(checkpoint)).score(ids, offsets).nll - before).max() > 1e-2
 
 
 @pytest.mark.parametrize(
@@ -181,5 +182,5 @@ def test_changed_code_is_the_code_that_runs(checkpoint):
 def test_what_is_wrong_with_its_code_is_one_line(checkpoint, code, problem):
     (checkpoint / "modeling_fading.py").write_text(code)
     with pytest.raises(UserError, match=problem) as caught:
-        load_model(request(checkpoint))
+        load_model(plan(checkpoint))
     assert "\n" not in caught.value.line()

@@ -16,7 +16,8 @@ import pytest
 from recallkit.errors import UserError
 from recallkit.models import server
 from recallkit.models.loading import identify_model, load_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 from recallkit.scoring import score_path
 from recallkit.text import connection, json_server
 from tests.models.completions_server import Server
@@ -43,8 +44,8 @@ def serve(server_of_llama) -> Callable[..., str]:
     return serve
 
 
-def request(spec: str) -> ModelRequest:
-    return ModelRequest(spec, 4096)
+def plan(spec: str) -> ModelPlan:
+    return ModelPlan(ModelSpec(spec), 4096)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_scores_are_the_models_own(serve, server_of_llama, tiny_model, settings)
     _, best, _ = direct(tiny_model("llama"), ids[:33], np.array([0, 33]))
     ids[5:20:3] = best[4:19:3]
     nll, argmax, rank = direct(tiny_model("llama"), np.delete(ids, 35), np.array([0, 33, 35, 52]))
-    scores = load_model(request(serve(**settings))).score(ids, offsets)
+    scores = load_model(plan(serve(**settings))).score(ids, offsets)
     np.testing.assert_allclose(scores.nll, nll, rtol=0, atol=1e-5)
     assert (scores.rank == np.where(rank < server.TOP - 1, rank, -1)).all()
     assert {0, -1} <= set(scores.rank.tolist())
@@ -71,7 +72,7 @@ def test_scores_are_the_models_own(serve, server_of_llama, tiny_model, settings)
 def test_what_passes_is_tried_again(serve, server_of_llama, tiny_model, monkeypatch):
     waited = []
     monkeypatch.setattr(connection, "sleep", waited.append)
-    model = load_model(request(serve(faults=[None, 429, 500, "drop", 503, None, 500])))
+    model = load_model(plan(serve(faults=[None, 429, 500, "drop", 503, None, 500])))
     for seed in (0, 1):
         ids, offsets = ragged([33, 17], 4096, seed)
         np.testing.assert_allclose(
@@ -96,7 +97,7 @@ def test_what_passes_is_tried_again(serve, server_of_llama, tiny_model, monkeypa
 def test_what_does_not_pass_is_one_line(serve, monkeypatch):
     waited = []
     monkeypatch.setattr(connection, "sleep", waited.append)
-    model = load_model(request(serve(faults=[None, *[500] * 8, 400])))
+    model = load_model(plan(serve(faults=[None, *[500] * 8, 400])))
     ids, offsets = ragged([9], 4096)
     with pytest.raises(
         UserError,
@@ -137,13 +138,13 @@ def test_a_host_that_takes_no_connection_is_not_waited_for(monkeypatch):
             UserError,
             match=r"it cannot be reached or read \(timed out\), after 4 tries",
         ):
-            load_model(request(f"openai:http://127.0.0.1:{deaf.getsockname()[1]}/v1#tiny"))
+            load_model(plan(f"openai:http://127.0.0.1:{deaf.getsockname()[1]}/v1#tiny"))
         assert time.monotonic() - begun < 60, "an answer may take ten times as long"
 
 
 def test_no_other_host_is_asked(serve, server_of_llama):
     with pytest.raises(UserError, match=r"it answers 307 \(a redirection, which is not followed\)"):
-        load_model(request(serve(faults=["redirect"] * 2)))
+        load_model(plan(serve(faults=["redirect"] * 2)))
     assert {content["path"] for content in server_of_llama.requested} == {"/v1/completions"}
 
 
@@ -152,10 +153,10 @@ def test_servers_that_cannot_score_are_one_line(serve):
         UserError,
         match=r"it gives no log probabilities of the prompt \(echo and logprobs\)",
     ):
-        load_model(request(serve(no_echo=True)))
+        load_model(plan(serve(no_echo=True)))
     spec = serve()
     with pytest.raises(UserError, match=r"it answers 404 \(.*no model other.*\)"):
-        load_model(request(spec.replace("#tiny", "#other")))
+        load_model(plan(spec.replace("#tiny", "#other")))
 
 
 def item(**changes: object) -> Callable[..., object]:
@@ -210,11 +211,11 @@ def test_what_is_not_the_log_probabilities_of_the_prompt_is_one_line(serve, name
         UserError,
         match=r"^openai:http://.*#tiny: (it|its|.* is not a log probability).*; check the URL",
     ):
-        load_model(request(serve(spoil=SPOILT[name])))
+        load_model(plan(serve(spoil=SPOILT[name])))
 
 
 def test_texts_that_are_those_of_other_tokens_are_noticed(serve):
-    model = load_model(request(serve(texts=True)))
+    model = load_model(plan(serve(texts=True)))
     ids, offsets = ragged([33], 8)
     model.score(ids, offsets)
     serve(texts=True, spoil=item(tokens=lambda tokens: ["<s>", *tokens[:-1]]))
@@ -223,7 +224,7 @@ def test_texts_that_are_those_of_other_tokens_are_noticed(serve):
 
 
 def test_a_rounded_log_probability_of_certainty_is_no_negative_nll(serve):
-    model = load_model(request(serve(spoil=item(token_logprobs=[None, 1e-7]))))
+    model = load_model(plan(serve(spoil=item(token_logprobs=[None, 1e-7]))))
     assert model.score(*ragged([2], 4096)).nll.tolist() == [0]
 
 
@@ -244,7 +245,7 @@ def test_an_answer_without_end_is_one_line(serve, monkeypatch, settings, problem
     monkeypatch.setattr(server, "_BYTES", 100_000)
     monkeypatch.setattr(json_server, "_SECONDS", 0.3 if "faults" in settings else 60)
     with pytest.raises(UserError, match=problem):
-        load_model(request(serve(**settings)))
+        load_model(plan(serve(**settings)))
 
 
 def test_the_key_is_sent_where_it_is_set(serve, monkeypatch):
@@ -254,12 +255,12 @@ def test_the_key_is_sent_where_it_is_set(serve, monkeypatch):
         UserError,
         match=r"it answers 401 \(.*no such key: None.*\); check .*RECALLKIT_API_KEY",
     ):
-        load_model(request(spec))
+        load_model(plan(spec))
     monkeypatch.setenv("RECALLKIT_API_KEY", "secret\n")
-    assert load_model(request(spec)).vocab_size == 4096
+    assert load_model(plan(spec)).vocab_size == 4096
     monkeypatch.setenv("RECALLKIT_API_KEY", "sec\nret")
     with pytest.raises(UserError, match="RECALLKIT_API_KEY: characters that no key has"):
-        load_model(request(spec))
+        load_model(plan(spec))
 
 
 @pytest.mark.parametrize("log", [(), ("--log-json",)], ids=["message", "event"])
@@ -278,15 +279,15 @@ def test_keys_and_passwords_are_not_printed(serve, run, few_slices, monkeypatch,
 
 
 def test_the_context_is_what_the_server_tells(serve):
-    assert load_model(request(serve(max_model_len=128))).max_length == 127
-    assert load_model(request(serve(max_model_len=128, refuses_no_tokens=True))).max_length == 126
-    assert load_model(request(serve())).max_length is None
+    assert load_model(plan(serve(max_model_len=128))).max_length == 127
+    assert load_model(plan(serve(max_model_len=128, refuses_no_tokens=True))).max_length == 126
+    assert load_model(plan(serve())).max_length is None
 
 
 def test_identity_is_the_url_and_the_name():
-    one, other, port = (identify_model(request(f"openai:http://h:{port}/v1#{name}")) for port, name in ((1, "a"), (1, "b"), (2, "a")))
+    one, other, port = (identify_model(plan(f"openai:http://h:{port}/v1#{name}")) for port, name in ((1, "a"), (1, "b"), (2, "a")))
     assert len({one, other, port}) == 3
-    assert identify_model(request("openai:http://h:1/v1/completions#a")) == identify_model(request("openai:http://h:1/v1/#a")) == one
+    assert identify_model(plan("openai:http://h:1/v1/completions#a")) == identify_model(plan("openai:http://h:1/v1/#a")) == one
 
 
 @pytest.mark.parametrize(
@@ -306,7 +307,7 @@ def test_other_names_are_one_line(spec):
         UserError,
         match="not openai:URL#MODEL; for example openai:http://localhost:8000/v1#NAME",
     ):
-        identify_model(request(spec))
+        identify_model(plan(spec))
 
 
 def test_the_command_scores_a_server(serve, run, few_slices, tiny_model, tmp_path):

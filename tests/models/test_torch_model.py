@@ -14,11 +14,12 @@ import torch
 from recallkit.errors import UserError
 from recallkit.models.devices import choose_device
 from recallkit.models.loading import load_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 
 
 def test_a_batch_on_cpu_is_of_whole_sequences(tiny_model):
-    model = load_model(ModelRequest(str(tiny_model("llama")), 4096, device="cpu"))
+    model = load_model(ModelPlan(ModelSpec(str(tiny_model("llama"))), 4096, device="cpu"))
     assert [model.batch_tokens(length) for length in (1, 255, 3000, 10_000)] == [
         2048,
         2040,
@@ -74,7 +75,7 @@ def test_kernels_that_no_one_knows_are_a_mistake(monkeypatch):
 def test_a_gpu_gives_the_scores_of_the_cpu(tiny_model, family, dtype, tolerance):
     ids = np.random.default_rng(0).integers(0, 4096, 5 * 129).astype(np.uint32)
     offsets = np.array([0, 129, 200, 400, 516, 645])
-    there, here = (load_model(ModelRequest(str(tiny_model(family)), 4096, device=d, dtype=dtype)) for d in ("cuda", "cpu"))
+    there, here = (load_model(ModelPlan(ModelSpec(str(tiny_model(family))), 4096, device=d, dtype=dtype)) for d in ("cuda", "cpu"))
     np.testing.assert_allclose(
         there.score(ids, offsets).nll,
         here.score(ids, offsets).nll,
@@ -85,7 +86,7 @@ def test_a_gpu_gives_the_scores_of_the_cpu(tiny_model, family, dtype, tolerance)
 
 @pytest.mark.gpu
 def test_a_batch_that_does_not_fit_on_a_gpu_is_a_memory_error(tiny_model):
-    model = load_model(ModelRequest(str(tiny_model("llama")), 4096, device="cuda"))
+    model = load_model(ModelPlan(ModelSpec(str(tiny_model("llama"))), 4096, device="cuda"))
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(min(1.0, 2 * (1 << 30) / total))
     try:

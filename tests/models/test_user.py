@@ -16,7 +16,8 @@ from safetensors.torch import save_file
 
 from recallkit.errors import UserError
 from recallkit.models.loading import identify_model, load_model, own_tokenizer
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 from recallkit.storage import artifacts
 from tests.conftest import ROOT
 
@@ -42,7 +43,7 @@ class Net(nn.Module):
         return self.head(self.states(ids))
 
 
-def load(request):
+def load(plan):
     torch.manual_seed(3)
     net = Net()
     with torch.no_grad():
@@ -61,8 +62,8 @@ def write(folder: Path, code: str, name: str = "mine.py") -> str:
     return f"{folder / name}:load"
 
 
-def request(spec: str, **options: object) -> ModelRequest:
-    return ModelRequest(spec, VOCAB, device="cpu", **options)
+def plan(spec: str, **options: object) -> ModelPlan:
+    return ModelPlan(ModelSpec(spec), VOCAB, device="cpu", **options)
 
 
 def ragged(lengths: list[int] = LENGTHS) -> tuple[np.ndarray, np.ndarray]:
@@ -92,7 +93,7 @@ def direct(code: str, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 def refusal(spec: str, **options: object) -> str:
     """The line with which loading fails."""
     with pytest.raises(UserError) as caught:
-        load_model(request(spec, **options))
+        load_model(plan(spec, **options))
     line = caught.value.line()
     assert "\n" not in line
     return line
@@ -120,7 +121,7 @@ def test_the_command_line_scores_what_the_code_computes(run, few_slices, tmp_pat
 
 def test_a_ragged_batch_and_sequences_alone_give_the_same(tmp_path):
     ids, offsets = ragged()
-    model = load_model(request(write(tmp_path, RECURRENT)))
+    model = load_model(plan(write(tmp_path, RECURRENT)))
     expected = direct(RECURRENT, ids, offsets)
     np.testing.assert_allclose(model.score(ids, offsets).nll, expected, rtol=0, atol=2e-5)
     alone = [model.score(ids[a:b], np.array([0, b - a])).nll for a, b in itertools.pairwise(offsets)]
@@ -136,26 +137,26 @@ def test_float64_is_float64_throughout(tmp_path):
     ids, offsets = ragged()
     expected = direct(RECURRENT, ids, offsets)
     for number, code in enumerate([RECURRENT, narrowing]):
-        model = load_model(request(write(tmp_path / str(number), code), dtype="float64"))
+        model = load_model(plan(write(tmp_path / str(number), code), dtype="float64"))
         assert {parameter.dtype for parameter in model.module.parameters()} == {torch.float64}
         np.testing.assert_array_equal(model.score(ids, offsets).nll, expected.astype(np.float32))
 
 
 CALLABLES = {
-    "a function": "def load(request):\n    return lambda ids: table[ids]",
+    "a function": "def load(plan):\n    return lambda ids: table[ids]",
     "an object with logits": """
 class Output:
     def __init__(self, logits):
         self.logits = logits
 
-def load(request):
+def load(plan):
     return lambda ids: Output(table[ids])
 """,
     "a class": """
 class load:
     vocab_size = 4096
-    def __init__(self, request):
-        assert request.device == "cpu"
+    def __init__(self, plan):
+        assert plan.device == "cpu"
     def __call__(self, ids):
         return table[ids]
 """,
@@ -165,7 +166,7 @@ class load:
 @pytest.mark.parametrize("kind", CALLABLES)
 def test_any_callable_will_do(tmp_path, kind):
     table = "import torch\ntable = torch.randn(4096, 4096, generator=torch.Generator().manual_seed(1))\n"
-    model = load_model(ModelRequest(write(tmp_path, table + CALLABLES[kind]), VOCAB, device="cpu"))
+    model = load_model(ModelPlan(ModelSpec(write(tmp_path, table + CALLABLES[kind])), VOCAB, device="cpu"))
     ids, offsets = ragged([9, 4])
     logits = torch.randn(4096, 4096, generator=torch.Generator().manual_seed(1)).double()
     inputs, targets = (torch.from_numpy(np.delete(ids.astype(np.int64), without)) for without in ([8, 12], [0, 9]))
@@ -187,13 +188,13 @@ class Uniform:
         n = len(ids) - len(offsets) + 1
         return TokenScores(np.full(n, np.log(4096), np.float32), np.zeros(n, int), np.zeros(n, int))
 
-def load(request):
+def load(plan):
     return Uniform()
 """
 
 
 def test_an_object_that_scores_is_taken_as_it_is(tmp_path):
-    model = load_model(request(write(tmp_path, SCORES_ITSELF)))
+    model = load_model(plan(write(tmp_path, SCORES_ITSELF)))
     ids, offsets = ragged()
     scores = model.score(ids, offsets)
     assert (model.vocab_size, model.max_length, model.batch_tokens(64)) == (VOCAB, 100, 1000)
@@ -219,7 +220,7 @@ def test_scores_of_the_wrong_kind_are_one_line(tmp_path, gives, said):
         "TokenScores(np.full(n, np.log(4096), np.float32), np.zeros(n, int), np.zeros(n, int))",
         gives,
     )
-    model = load_model(request(write(tmp_path, code)))
+    model = load_model(plan(write(tmp_path, code)))
     with pytest.raises(UserError, match=said):
         model.score(*ragged())
 
@@ -233,11 +234,11 @@ class Net(torch.nn.Module):
         self.table = torch.nn.Parameter(torch.polar(torch.ones(4096, 8), torch.randn(4096, 8, generator=torch.Generator().manual_seed(1))))
     def forward(self, ids):
         return (self.table[ids] @ self.table.conj().T).real
-def load(request):
+def load(plan):
     return Net()
 """
     ids, offsets = ragged([20])
-    nll = load_model(request(write(tmp_path, code))).score(ids, offsets).nll
+    nll = load_model(plan(write(tmp_path, code))).score(ids, offsets).nll
     np.testing.assert_allclose(
         nll,
         direct(code.replace("conj().T", "conj().T.to(self.table.dtype)"), ids, offsets),
@@ -276,7 +277,7 @@ def test_values_that_depend_on_the_batch_or_on_chance_are_refused(tmp_path, chan
 
 
 def test_identity_follows_code_function_files_and_modules_beside(tmp_path):
-    code = "from beside import net\nFILES = ['weights.bin']\nload = other = lambda request: net\n"
+    code = "from beside import net\nFILES = ['weights.bin']\nload = other = lambda plan: net\n"
 
     def identity(
         folder: str,
@@ -288,7 +289,7 @@ def test_identity_follows_code_function_files_and_modules_beside(tmp_path):
         spec = write(tmp_path / folder, code)
         (tmp_path / folder / "weights.bin").write_text(weights)
         (tmp_path / folder / "beside.py").write_text(beside)
-        return identify_model(request(spec.replace(":load", f":{function}")))
+        return identify_model(plan(spec.replace(":load", f":{function}")))
 
     first = identity("a")
     assert identity("b") == first, "the same model in another folder"
@@ -306,7 +307,7 @@ def test_identity_follows_code_function_files_and_modules_beside(tmp_path):
 
 def test_models_of_the_same_name_beside_two_files_are_kept_apart(tmp_path):
     beside = "import torch\ndef logits(ids):\n    from late import SIZE\n    return SIZE * torch.nn.functional.one_hot(ids, 4096).float()\n"
-    code = "import model.net\ndef load(request):\n    return lambda ids: model.net.logits(ids)\n"
+    code = "import model.net\ndef load(plan):\n    return lambda ids: model.net.logits(ids)\n"
     specs = []
     for size in (1, 5):
         folder = tmp_path / str(size)
@@ -314,7 +315,7 @@ def test_models_of_the_same_name_beside_two_files_are_kept_apart(tmp_path):
         write(folder / "model", beside, "net.py")
         write(folder / "model", "", "__init__.py")
         write(folder, f"SIZE = {size}\n", "late.py")
-    models = [load_model(request(spec)) for spec in specs]
+    models = [load_model(plan(spec)) for spec in specs]
     ids, offsets = np.array([7, 7], np.uint32), np.array([0, 2])
     nll = [float(model.score(ids, offsets).nll[0]) for model in [*models, *models]]
     expected = [np.log(4095 + np.exp(size)) - size for size in (1, 5)]
@@ -346,24 +347,24 @@ def test_a_file_may_name_its_models_tokenizer(tmp_path):
 MISTAKES = {
     "broken code": ("def load(:\n", r"raised SyntaxError: invalid syntax \(mine.py line 1\)"),
     "it raises": (
-        "def load(request):\n    x = 1\n    raise ValueError('too\\nbad')\n",
+        "def load(plan):\n    x = 1\n    raise ValueError('too\\nbad')\n",
         r"raised ValueError: too bad \(mine.py line 3\)",
     ),
     "it raises nothing said": (
-        "def load(request):\n    raise NotImplementedError\n",
+        "def load(plan):\n    raise NotImplementedError\n",
         r"raised NotImplementedError \(mine.py line 2\)",
     ),
     "no function": (
-        "def lode(request):\n    return 1\n",
+        "def lode(plan):\n    return 1\n",
         r"no function 'load' in it; did you mean lode\?",
     ),
     "not callable": ("load = 3\n", "load is an object of int, not a function"),
     "nothing": (
-        "def load(request):\n    pass\n",
+        "def load(plan):\n    pass\n",
         "the function returned None, which is not a model; return a torch.nn.Module",
     ),
     "last id only": (
-        "def load(request):\n    return lambda ids: __import__('torch').zeros(len(ids), 9)\n",
+        "def load(plan):\n    return lambda ids: __import__('torch').zeros(len(ids), 9)\n",
         r"float32 of shape \(1, 9\): floating-point values",
     ),
     "fewer than it says": (
@@ -392,7 +393,7 @@ def test_a_mistake_is_one_line_with_its_place(tmp_path, mistake):
 
 
 def test_a_file_or_function_that_is_not_named_is_one_line(tmp_path):
-    spec = write(tmp_path, "def load(request): ...\n")
+    spec = write(tmp_path, "def load(plan): ...\n")
     assert "no such file; give path/to/file.py:function" in refusal(str(tmp_path / "none.py:load"))
     for unnamed in (spec.removesuffix(":load"), spec.removesuffix("load")):
         assert "its function is not named; write mine.py:FUNCTION; it has load" in refusal(unnamed)
@@ -400,7 +401,7 @@ def test_a_file_or_function_that_is_not_named_is_one_line(tmp_path):
 
 def test_a_full_memory_makes_a_smaller_batch_and_no_mistake(tmp_path):
     full = 'if len(ids) > 2: raise RuntimeError("DefaultCPUAllocator: can\'t allocate memory")\n        return self.head('
-    model = load_model(request(write(tmp_path, RECURRENT.replace("return self.head(", full))))
+    model = load_model(plan(write(tmp_path, RECURRENT.replace("return self.head(", full))))
     ids, offsets = ragged([5, 5, 5])
     with pytest.raises(MemoryError):
         model.score(ids, offsets)
@@ -436,7 +437,7 @@ def test_the_example_says_how_to_train_it_and_scores_its_recurrence(tmp_path, mo
         y = x + w["out.weight"] @ (state * gate * gate.sigmoid())
         nll.append(-torch.log_softmax(w["head.weight"] @ y + w["head.bias"], 0)[target].item())
     np.testing.assert_allclose(
-        load_model(request(spec)).score(ids, offsets).nll,
+        load_model(plan(spec)).score(ids, offsets).nll,
         nll,
         rtol=1e-4,
         atol=1e-4,

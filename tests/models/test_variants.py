@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext
+from dataclasses import asdict
 
 import numpy as np
 import polars as pl
@@ -16,7 +17,7 @@ from recallkit.errors import UsageError, UserError
 from recallkit.models.generation import by_scoring, generate
 from recallkit.models.language_model import LanguageModel
 from recallkit.models.loading import identify_model, load_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
 from recallkit.models.spec import ModelSpec, parse_model
 from recallkit.models.variants import Variant, apply_variant
 from recallkit.storage.artifacts import read_manifest
@@ -66,7 +67,8 @@ def failing(model):
 
 
 def load(path, variant=None, **more):
-    return load_model(ModelRequest(str(path), VOCAB, device="cpu", variant=variant, **more))
+    options = {} if variant is None else asdict(variant)
+    return load_model(ModelPlan(ModelSpec(str(path), **options), VOCAB, device="cpu", **more))
 
 
 def some_ids(*lengths, seed=0):
@@ -289,11 +291,11 @@ def test_a_users_own_cache_or_context_reads_the_text(saved, tmp_path):
         2,
         pytest.approx(forgetful[19:21], abs=1e-4),
     )
-    digests = [identify_model(ModelRequest(str(model), VOCAB, variant=Variant(f"{file}:quiet")))]
+    digests = [identify_model(ModelPlan(ModelSpec(str(model), cache=f"{file}:quiet"), VOCAB))]
     for changed, content in ((file, CODE + "\n# changed\n"), (rates, "0.7")):
         changed.write_text(content)
         digests.append(
-            identify_model(ModelRequest(str(model), VOCAB, variant=Variant(f"{file}:quiet"))),
+            identify_model(ModelPlan(ModelSpec(str(model), cache=f"{file}:quiet"), VOCAB)),
         )
     assert len(set(digests)) == 3
     for name, said in (

@@ -15,15 +15,16 @@ from safetensors.torch import load_file, save_file
 
 from recallkit.errors import UserError
 from recallkit.models.loading import check_model, identify_model, load_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 from tests.models.test_hf import change_config, copied, ragged
 
 INDEX = "model.safetensors.index.json"
 ASKED = [identify_model, check_model, load_model]
 
 
-def requested(path: Path) -> ModelRequest:
-    return ModelRequest(str(path), 4096, device="cpu")
+def requested(path: Path) -> ModelPlan:
+    return ModelPlan(ModelSpec(str(path)), 4096, device="cpu")
 
 
 def refused(path: Path, how=load_model) -> str:

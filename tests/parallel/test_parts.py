@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 
 from recallkit.recall.answering import AnsweringJob
+from recallkit.scoring import plan as planning
 from recallkit.scoring import scores
 from tests.conftest import made_up_texts
-from tests.faults.conftest import commit_often, made_of
+from tests.faults.conftest import made_of
 
 
 @pytest.fixture
 def command(small_slices, tmp_path, monkeypatch):
     """A command of a control model that reads and writes in a folder of its own, in parts of two sequences or prompts."""
-    monkeypatch.setattr(scores, "SEQUENCES_PER_PART", 2)
+    monkeypatch.setattr(planning, "SEQUENCES_PER_PART", 2)
     monkeypatch.setattr(scores, "SEQUENCES_PER_ROW_GROUP", 16)
     texts = made_up_texts(12, 80, seed=7)
     rows = [{"doc_id": str(i), "key": "of", "value": "the", "text": f"{text} of:"} for i, text in enumerate(texts)]
@@ -70,23 +70,6 @@ def test_two_workers_and_the_jobs_of_an_array_write_the_bytes_of_one_process(run
         assert run(*command(name, tmp_path / "one"), "--share", "1/3").stdout.endswith(": joined\n")
 
 
-@pytest.mark.parametrize("name", [pytest.param("intervene", marks=pytest.mark.ci), pytest.param("eval-recall", marks=pytest.mark.slow)])
-def test_what_two_workers_had_done_when_it_was_killed_is_kept(run, start, command, tmp_path, name):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert run(*command(name, whole)).returncode == 0
-    process = start(*command(name, cut), "--workers", 2, prepared=commit_often)
-    begun = time.monotonic()
-    while not list(cut.rglob(".*.partial/part-*[0-9]")) and process.exitcode is None and time.monotonic() - begun < 120:
-        time.sleep(0.05)
-    process.kill()
-    process.join()
-    parts = [path for path in cut.rglob(".*.partial/part-*") if not path.name.startswith(".")]
-    assert parts, process.err.read_text()
-    again = run(*command(name, cut))
-    assert re.search(r"resuming after [\d,]+ (prompts|tokens) of an interrupted run", again.stderr), again.stderr
-    assert results(cut) == results(whole)
-
-
 @pytest.mark.parametrize("given", [["--force"], ["--engine", "ray"], ["--log-to", "trackio"]])
 def test_a_share_cannot_do_what_needs_all_parts(run, command, tmp_path, given):
     for name in ("score", "intervene"):
@@ -98,13 +81,13 @@ def test_a_share_cannot_do_what_needs_all_parts(run, command, tmp_path, given):
 def test_a_model_that_is_replaced_meanwhile_is_noticed_by_a_worker(run, command, warm_workers, tiny_model, tmp_path, monkeypatch):
     folder = tmp_path / "model"
     shutil.copytree(tiny_model("gpt_neox"), folder)
-    kept = AnsweringJob.kept
+    amount_done = AnsweringJob.amount_done
 
     def replaced(job: AnsweringJob) -> int:
         (folder / "config.json").write_text((folder / "config.json").read_text() + "\n")
-        return kept(job)
+        return amount_done(job)
 
-    monkeypatch.setattr(AnsweringJob, "kept", replaced)
+    monkeypatch.setattr(AnsweringJob, "amount_done", replaced)
     name, _, *options = command("eval-recall", tmp_path / "made")
     done = run(name, folder, *options, "--workers", 2)
     assert done.returncode == 1

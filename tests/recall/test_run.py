@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from recallkit.errors import UserError
-from recallkit.models import loading
+from recallkit.models import evaluated
 from recallkit.recall.run import RecallOptions, documents_path, evaluate_recall
 from recallkit.recall.tasks import load_rows
 from recallkit.recall.view import answer
@@ -329,7 +329,7 @@ def test_a_failure_later_on_keeps_what_is_whole(run, home, rows, tmp_path):
 
 def test_one_model_is_in_memory_at_a_time(home, rows, tmp_path, monkeypatch):
     """Several large models would not fit beside each other."""
-    load, loaded = loading.load_model, []
+    load, loaded = evaluated.load_model, []
 
     def watched(request):
         gc.collect()
@@ -338,7 +338,7 @@ def test_one_model_is_in_memory_at_a_time(home, rows, tmp_path, monkeypatch):
         loaded.append(weakref.ref(model))
         return model
 
-    monkeypatch.setattr(loading, "load_model", watched)
+    monkeypatch.setattr(evaluated, "load_model", watched)
     (tmp_path / "squad.jsonl").write_bytes(rows.read_bytes())
     evaluate_recall(
         ["control:unigram", "control:bigram"],

@@ -258,21 +258,6 @@ def test_a_translation_is_what_a_slow_computation_finds(data):
     check_translation(reference, other, parts, translator(*names).translate(*flat(parts)))
 
 
-@settings(max_examples=25)
-@given(st.data())
-def test_both_read_the_same_bytes_after_the_context(data):
-    references = ["built-in", "byte-level", "byte-level with a first space", "sentencepiece", "unigram"]
-    names = data.draw(st.sampled_from(references)), data.draw(st.sampled_from(["built-in", "bytes"]))
-    reference, other = made(names[0]), made(names[1])
-    parts = data.draw(sequences(reference))
-    translation = translator(*names).translate(*flat(parts))
-    predicted = np.delete(translation.ids, translation.offsets[:-1])[translation.owner >= 0]
-    read = [text_of(reference, token, before) for part in parts for before, token in itertools.pairwise(part)]
-    # An end token is the other's end token: for a byte model a newline.
-    assert b"".join(other.token_bytes[i] for i in predicted) == b"".join(other.end_token.encode() if t is None else t for t in read)
-    assert translation.counts.num_bytes == sum(len(t) for t in read if t is not None)
-
-
 # ------------------------------------------------------------------------------------------------------ counted by hand
 
 
@@ -300,21 +285,6 @@ def test_scores_are_carried_as_counted_by_hand():
         "num_approximate_texts": 0,
         "num_replaced_bytes": 0,
     }
-
-
-def test_a_tokenizer_that_changes_the_text_is_followed_by_characters():
-    reference, other = made("byte-level"), made("wordpiece")
-    text = "the M\u00f3del  recalls \n"
-    sequence = [reference.end_token_id, *reference.encode([text])[0].tolist(), reference.end_token_id]
-    translation = Translator(reference, other).translate(np.array(sequence, np.uint32), np.array([0, len(sequence)]))
-    words = other.backend.encode("the model recalls", add_special_tokens=False)
-    assert translation.ids.tolist() == [other.end_token_id, *words.ids, other.end_token_id]
-    stops = np.cumsum([len(reference.token_bytes[i]) for i in sequence[1:-1]]).tolist()
-    whole_words = [len("the"), len("the M\u00f3del".encode()), len("the M\u00f3del  recalls".encode())]
-    last = [n for n, word in enumerate(words.word_ids) if n + 1 == len(words.ids) or words.word_ids[n + 1] != word]
-    for place, n in zip(whole_words, last, strict=True):
-        assert translation.owner[n] == next(k for k, stop in enumerate(stops) if stop >= place)
-    assert translation.counts.num_approximate_texts == translation.counts.num_texts == 1
 
 
 def test_a_cut_character_without_ids_of_its_own_is_one_replacement():

@@ -13,8 +13,9 @@ import pytest
 from recallkit import scoring
 from recallkit.errors import UserError
 from recallkit.models.spec import list_models
-from recallkit.scoring import ScoringOptions, plan_scores, score_path, scores
-from recallkit.scoring.run import ScoringPlan
+from recallkit.scoring import ScoringOptions, make_scores, plan_scores, score_path, scores
+from recallkit.scoring import plan as planning
+from recallkit.scoring.plan import ScoringPlan
 from recallkit.storage import artifacts
 from tests.scoring.test_run import copy_of, interrupting_batches
 
@@ -41,15 +42,15 @@ def models(tiny_model) -> tuple[Path, Path]:
 def test_an_interrupted_pair_goes_on_and_writes_the_same_bytes(few_slices, models, tmp_path, monkeypatch):
     """The divergence, and the scores of both, whether or not the run was interrupted in the middle of a part."""
     at_once, slices = copy_of(few_slices, tmp_path / "at-once"), copy_of(few_slices, tmp_path)
-    monkeypatch.setattr(scores, "SEQUENCES_PER_PART", 8)
+    monkeypatch.setattr(planning, "SEQUENCES_PER_PART", 8)
     monkeypatch.setattr(scores, "SEQUENCES_PER_ROW_GROUP", 16)
     options = replace(OPTIONS, batch_tokens=128)
-    made = pair_of(at_once, *models, options).run()
+    made = make_scores(pair_of(at_once, *models, options))
     calls = interrupting_batches(monkeypatch, 7)
     with pytest.raises(KeyboardInterrupt):
-        pair_of(slices, *models, options).run()
+        make_scores(pair_of(slices, *models, options))
     assert not list((slices / "scores").rglob("*.parquet"))[1:], "nothing but a part"
-    assert pair_of(slices, *models, options).run() == made
+    assert make_scores(pair_of(slices, *models, options)) == made
     assert len(calls) == 1 + -(-made["num_rows"] // 128), "what was done was not done again"
     assert files_of(slices) == files_of(at_once)
     assert list(files_of(slices)) == ["against-reference/model.parquet", "model.parquet", "reference.parquet"]
@@ -62,9 +63,9 @@ def test_a_pair_makes_the_scores_that_are_missing_and_no_others(few_slices, mode
         scoring.score(f"{name}={path}", alone, OPTIONS)
     before = files_of(alone)
     for folder in (alone, slices):
-        manifest = pair_of(folder, *models).run()
+        manifest = make_scores(pair_of(folder, *models))
         assert "reused" not in manifest
-        assert pair_of(folder, *models).run()["reused"]
+        assert make_scores(pair_of(folder, *models))["reused"]
     assert {name: files_of(alone)[name] for name in before} == before
     for name, path in zip(("reference", "model"), models, strict=True):
         assert scoring.score(f"{name}={path}", slices, OPTIONS)["reused"]
@@ -86,8 +87,8 @@ def test_a_pair_makes_the_scores_that_are_missing_and_no_others(few_slices, mode
 
 def test_processes_write_the_same_bytes(few_slices, models, tmp_path, warm_workers):
     at_once, slices = copy_of(few_slices, tmp_path / "at-once"), copy_of(few_slices, tmp_path)
-    pair_of(at_once, *models).run()
-    pair_of(slices, *models, replace(OPTIONS, workers=2)).run()
+    make_scores(pair_of(at_once, *models))
+    make_scores(pair_of(slices, *models, replace(OPTIONS, workers=2)))
     assert files_of(slices) == files_of(at_once)
 
 
@@ -109,14 +110,14 @@ def test_what_has_no_divergence_is_refused(few_slices, models, tmp_path, tiny_mo
     with pytest.raises(UserError, match="reference: another tokenizer"):
         pair_of(slices, f"{models[0]},tokenizer=bytes", models[1])
     both = replace(OPTIONS, context=16, stride=8)
-    assert pair_of(slices, *models, both).run()["context"] == 16
+    assert make_scores(pair_of(slices, *models, both))["context"] == 16
 
 
 def test_a_divergence_of_other_scores_is_refused(few_slices, models, tmp_path):
     slices = copy_of(few_slices, tmp_path)
-    pair_of(slices, *models).run()
+    make_scores(pair_of(slices, *models))
     scoring.score(f"reference={models[0]}", slices, replace(OPTIONS, dtype="bfloat16"), force=True)
     with pytest.raises(
         UserError, match=r"against-reference/model.parquet: already made with other options \(differs in reference\); delete this file"
     ):
-        pair_of(slices, *models).run()
+        make_scores(pair_of(slices, *models))

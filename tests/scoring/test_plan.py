@@ -151,15 +151,6 @@ def test_no_directory_is_on_a_page(slices, model, run, tmp_path):
     assert "PRIVATE" not in shown.stdout
 
 
-def test_the_command_line_has_the_same_syntax(slices, model, run):
-    done = run("score", f"one={model},context=32,stride=32", "zoo:mamba", "--slices", slices, "--json")
-    assert done.returncode == 0, done.stderr
-    assert [(row["model"], row.get("context")) for row in json.loads(done.stdout)] == [("one", 32), ("zoo:mamba", None)]
-    wrong = run("score", f"one={model},contxt=32", "--slices", slices)
-    assert wrong.returncode == 2
-    assert "a model has no option contxt; did you mean context?" in wrong.stderr
-
-
 def test_auto_is_float32_on_a_cpu_and_what_was_used_is_recorded(slices, model):
     settings = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**settings, "dtype": "bfloat16"}))

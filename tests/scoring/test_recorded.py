@@ -75,7 +75,8 @@ def test_arrays_give_the_answer_of_scoring_here_to_the_digit(name, slices, tmp_p
     theirs = recallkit.gap(*models.values(), slices=slices, out=tmp_path / "theirs")
     for table in ("gap", "by_position", "by_distance", "by_partition"):
         names = ["reference", "model", "source"]
-        assert getattr(theirs, table).drop(names, strict=False).equals(getattr(mine, table).drop(names, strict=False))
+        own, other = (getattr(result, table).drop(names, strict=False) for result in (mine, theirs))
+        assert other.equals(own)
 
 
 def test_causal_recall_is_answered_from_arrays(few_slices, tmp_path):
@@ -128,62 +129,33 @@ def test_the_pack_of_the_same_sequences_has_the_rows_of_their_length(tmp_path):
         assert np.load(tmp_path / "slices/pack/ids.npy").shape[1] == seq_len + 1
 
 
-def _shift(rows: np.ndarray, by: int, *numbers: int) -> np.ndarray:
-    rows = rows.copy()
-    chosen = list(numbers) or slice(None)
-    rows[chosen] = np.roll(rows[chosen], by, axis=1)
-    return rows
-
-
-def _swapped(rows: np.ndarray) -> np.ndarray:
-    rows = rows.copy()
-    rows[[3, 4]] = rows[[4, 3]]
-    return rows
-
-
-def _shuffled(rows: np.ndarray) -> np.ndarray:
-    rows = rows.copy()
-    rows[:-1] = rows[np.random.default_rng(0).permutation(len(rows) - 1)]
-    return rows
-
-
-def _not_finite(rows: np.ndarray) -> np.ndarray:
-    rows = rows.copy()
-    rows[2, 9] = np.inf
-    return rows
-
-
-def _unfilled(rows: np.ndarray) -> np.ndarray:
-    rows = rows.copy()
-    rows[5:] = 0
-    return rows
-
-
-def _too_large(rows: np.ndarray) -> np.ndarray:
+def changed(rows: np.ndarray, place: Any, values: Any) -> np.ndarray:
     rows = rows.astype(np.float64)
-    rows[2, 9] = 1e300
+    rows[place] = values
     return rows
 
 
+def shuffled(rows: np.ndarray) -> np.ndarray:
+    order = np.random.default_rng(0).permutation(len(rows) - 1)
+    return np.concatenate([rows[:-1][order], rows[-1:]])
+
+
+BITS = r"over the first 4 tokens of a sequence, more than .*: bits \(.*; multiply bits by 0\.6931"
+COLUMN = r"nll has the shape \(\d+, 257\); write \(8000,\) or \(\d+, 256\)"
 WRONG = {
-    "bits": (
-        lambda rows: rows / np.log(2),
-        r"over the first 4 tokens of a sequence, more than .*: bits \(.*; multiply bits by 0\.6931",
-    ),
+    "bits": (lambda rows: rows / np.log(2), BITS),
     "log-probabilities": (lambda rows: -rows, r"sequence 0, position 1 has -.*: log-probabilities, not NLLs; multiply by -1"),
     "probabilities": (lambda rows: np.exp(-rows), "no number is above 1: probabilities, not NLLs; write -ln p"),
-    "one late": (lambda rows: _shift(rows, 1), "its NLLs stand one token too late"),
-    "one early": (lambda rows: _shift(rows, -1), "its NLLs stand one token too early"),
-    "a sequence late": (lambda rows: _shift(rows, 1, 7), "the NLLs of sequence 7 stand one token too late"),
-    "a sequence early": (lambda rows: _shift(rows, -1, 9), "the NLLs of sequence 9 stand one token too early"),
-    "two swapped": (_swapped, r"the NLLs of sequence [34] are those of sequence [34];"),
-    "shuffled": (_shuffled, "its NLLs are not those of these tokens"),
-    "of other ids": (lambda rows: np.roll(rows, 5, axis=0), "its NLLs are not those of these tokens"),
-    "not finite": (_not_finite, "its NLL at sequence 2, position 10 is not finite"),
-    "too large for float32": (_too_large, "its NLL at sequence 2, position 10 is not finite"),
-    "of a program that was stopped": (_unfilled, "the NLLs of sequence 5 are all 0"),
-    "one column more": (lambda rows: np.pad(rows, ((0, 0), (1, 0))), r"nll has the shape \(\d+, 257\); write \(8000,\) or \(\d+, 256\)"),
-    "a sequence less": (lambda rows: rows[:-1], "nll has the shape"),
+    "one late": (lambda rows: np.roll(rows, 1, axis=1), "its NLLs stand one token too late"),
+    "one early": (lambda rows: np.roll(rows, -1, axis=1), "its NLLs stand one token too early"),
+    "a sequence late": (lambda rows: changed(rows, 7, np.roll(rows[7], 1)), "the NLLs of sequence 7 stand one token too late"),
+    "a sequence early": (lambda rows: changed(rows, 9, np.roll(rows[9], -1)), "the NLLs of sequence 9 stand one token too early"),
+    "two swapped": (lambda rows: changed(rows, [3, 4], rows[[4, 3]]), r"the NLLs of sequence [34] are those of sequence [34];"),
+    "shuffled": (shuffled, "its NLLs are not those of these tokens"),
+    "not finite": (lambda rows: changed(rows, (2, 9), np.nan), "its NLL at sequence 2, position 10 is not finite"),
+    "too large for float32": (lambda rows: changed(rows, (2, 9), 1e300), "its NLL at sequence 2, position 10 is not finite"),
+    "of a program that was stopped": (lambda rows: changed(rows, slice(5, None), 0), "the NLLs of sequence 5 are all 0"),
+    "one column more": (lambda rows: np.pad(rows, ((0, 0), (1, 0))), COLUMN),
     "whole numbers": (lambda rows: rows.astype(np.int64), "NLLs of type int64; write float16, float32 or float64"),
 }
 
@@ -199,103 +171,64 @@ def test_numbers_that_are_not_these_nlls_are_refused_in_one_line(wrong, slices, 
     assert not (slices / "scores/x.parquet").exists()
 
 
-def _truncated(slices, path):
-    WRITERS[path.name.replace("x", "a") if path.suffix != ".npy" else "flat.npy"](slices, nlls(slices), path)
+def truncated(slices, path):
+    WRITERS["flat.npy" if path.suffix == ".npy" else f"a{path.suffix}"](slices, nlls(slices), path)
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def _rows_less(slices, path):
-    pq.write_table(table(slices, nlls(slices))[:-3], path)
-
-
-def _rows_more(slices, path):
-    rows = table(slices, nlls(slices))
-    pq.write_table(pa.concat_tables([rows, rows[:1]]), path)
-
-
-def _reversed(slices, path):
-    pq.write_table(table(slices, nlls(slices)).sort_by([("sequence", "descending")]), path)
-
-
-def _no_column(slices, path):
-    pq.write_table(table(slices, nlls(slices)).drop(["position"]), path)
-
-
-def _other_ids(slices, path):
-    np.save(path, nlls(slices))
-    path.with_suffix(".json").write_text(json.dumps({"sequences_digest": "0" * 32}))
-
-
-def _states(**facts):
-    def write(slices, path):
-        np.save(path, nlls(slices))
-        path.with_suffix(".json").write_text(json.dumps(facts))
-
-    return write
-
-
-def _impossible_rank(slices, path):
-    ranks = np.zeros(TOKENS, np.int32)
-    ranks[np.flatnonzero(nlls(slices) < 0.1)[0]] = 5
-    pq.write_table(table(slices, nlls(slices), rank=ranks), path)
-
-
-def _choices(**columns):
-    def write(slices, path):
-        pq.write_table(table(slices, nlls(slices), **columns), path)
-
-    return write
-
-
-def _metadata(**facts):
-    def write(slices, path):
-        rows = table(slices, nlls(slices))
-        pq.write_table(rows.replace_schema_metadata({"other": b"\xff", **facts}), path)
-
-    return write
-
-
-def _weights(slices, path):
-    save_file({"lm_head.weight": np.zeros((4, 4), np.float32), "norm": np.zeros(4, np.float32)}, path)
-
-
-def _pickled(slices, path):
+def pickled(slices, path):
     np.save(path, np.array([nlls(slices).tolist()], dtype=object), allow_pickle=True)
 
 
-def _not_json(slices, path):
-    np.save(path, nlls(slices))
-    path.with_suffix(".json").write_text("{")
+def weights(slices, path):
+    save_file({"lm_head.weight": np.zeros((4, 4), np.float32), "norm": np.zeros(4, np.float32)}, path)
 
 
+def beside(text):
+    """An array, and the content of the JSON beside it."""
+
+    def write(slices, path):
+        np.save(path, nlls(slices))
+        path.with_suffix(".json").write_text(text if isinstance(text, str) else json.dumps(text))
+
+    return write
+
+
+def of_table(change=lambda rows: rows, **columns):
+    """A table that is changed, or has more columns."""
+    return lambda slices, path: pq.write_table(change(table(slices, nlls(slices), **columns)), path)
+
+
+def impossible_rank(slices, path):
+    ranks = np.where(np.arange(TOKENS) == nlls(slices).argmin(), 5, 0)
+    pq.write_table(table(slices, nlls(slices), rank=ranks), path)
+
+
+BACKWARDS = [("sequence", "descending")]
+STATED = {"other": b"\xff", "prefix": "--5"}
 FILES = [
-    ("x.npy", _pickled, r"cannot be read as .npy \(Array can.t be memory-mapped: Python objects"),
-    ("x.npy", _not_json, "x.json: not JSON"),
-    ("x.npy", _truncated, "cannot be read as .npy"),
-    ("x.parquet", _truncated, "cannot be read as .parquet"),
-    ("x.arrow", _truncated, "cannot be read as .arrow"),
-    ("x.safetensors", _truncated, "cannot be read as .safetensors"),
-    ("x.parquet", _rows_less, "7,997 rows for 8,000 predicted tokens"),
-    ("x.parquet", _rows_more, "more rows for 8,000 predicted tokens"),
-    ("x.parquet", _reversed, r"row 0 has sequence \d+, not 0; write the rows in the order of tokens.parquet"),
-    ("x.parquet", _no_column, "no column position; write the columns sequence, position, nll"),
-    ("x.npy", _other_ids, "NLLs of other ids: its sequences_digest is not that of"),
-    ("x.npy", _states(unit="bits"), r"x.json: in bits, not in nats; multiply by 0\.6931"),
-    ("x.npy", _states(version=2), "x.json: version 2 of the format"),
-    ("x.npy", _states(unit=3), "x.json: unit is 3, not a str"),
-    ("x.npy", _states(prefix=9_999), "prefix 9999 is no id of"),
-    ("x.parquet", _impossible_rank, "has rank 5 and an NLL of .* nats, which cannot be"),
-    ("x.parquet", _choices(rank=["a"] * TOKENS), "rank is of type string, not whole numbers"),
-    ("x.parquet", _choices(argmax=[None] + [1] * (TOKENS - 1)), "argmax is not a whole number"),
-    ("x.parquet", _choices(argmax=[2**40] * TOKENS), "argmax is not a whole number"),
-    ("x.parquet", _metadata(prefix="--5"), "prefix is '--5', not a int"),
-    ("x.safetensors", _weights, "weights alone do not say which model they belong to"),
+    ("x.npy", pickled, r"cannot be read as .npy \(Array can.t be memory-mapped: Python objects"),
+    ("x.npy", beside("{"), "x.json: not JSON"),
+    *((f"x{suffix}", truncated, f"cannot be read as {suffix}") for suffix in (".npy", ".parquet", ".arrow", ".safetensors")),
+    ("x.parquet", of_table(lambda rows: rows[:-3]), "7,997 rows for 8,000 predicted tokens"),
+    ("x.parquet", of_table(lambda rows: pa.concat_tables([rows, rows[:1]])), "more rows for 8,000 predicted tokens"),
+    ("x.parquet", of_table(lambda rows: rows.sort_by(BACKWARDS)), r"row 0 has sequence \d+, not 0; write the rows in the order of tokens"),
+    ("x.parquet", of_table(lambda rows: rows.drop(["position"])), "no column position; write the columns sequence, position, nll"),
+    ("x.npy", beside({"sequences_digest": "0" * 32}), "NLLs of other ids: its sequences_digest is not that of"),
+    ("x.npy", beside({"unit": "bits"}), "x.json: in bits, not in nats; write natural logarithms, with unit nats"),
+    ("x.npy", beside({"version": 2}), "x.json: version 2 of the format"),
+    ("x.npy", beside({"unit": 3}), "x.json: unit is 3, not a str"),
+    ("x.npy", beside({"prefix": 9_999}), "prefix 9999 is no id of"),
+    ("x.parquet", impossible_rank, "has rank 5 and an NLL of .* nats, which cannot be"),
+    ("x.parquet", of_table(rank=["a"] * TOKENS), "rank is of type string, not whole numbers"),
+    ("x.parquet", of_table(argmax=[None] + [1] * (TOKENS - 1)), "argmax is not a whole number"),
+    ("x.parquet", of_table(argmax=[2**40] * TOKENS), "argmax is not a whole number"),
+    ("x.parquet", of_table(lambda rows: rows.replace_schema_metadata(STATED)), "prefix is '--5', not a int"),
+    ("x.safetensors", weights, "weights alone do not say which model they belong to"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "write", "problem"), FILES, ids=[f"{name}{write.__name__}{place}" for place, (name, write, _) in enumerate(FILES)]
-)
+@pytest.mark.parametrize(("name", "write", "problem"), FILES, ids=[problem for *_, problem in FILES])
 def test_files_that_are_not_of_these_slices_are_refused_in_one_line(name, write, problem, slices, tmp_path, run):
     write(slices, tmp_path / name)
     result = run("score", f"x={tmp_path / name}", "--slices", slices)
@@ -345,14 +278,6 @@ def test_a_file_that_has_changed_is_read_again_and_one_that_is_gone_is_remembere
         recallkit.score({"again": tmp_path / "other.npy"}, slices=slices)
 
 
-def test_ranks_and_argmaxes_are_those_of_scores(slices, tmp_path):
-    scores = pl.read_parquet(next((slices / "scores").glob("zoo-hyena.*.parquet")))
-    more = {name: scores[name].to_numpy() for name in ("argmax", "rank")}
-    pq.write_table(table(slices, nlls(slices), **more), tmp_path / "full.parquet")
-    mine = recallkit.score(["zoo:hyena", f"full={tmp_path / 'full.parquet'}"], slices=slices)
-    assert mine.frame["accuracy"][0] == mine.frame["accuracy"][1] > 0.3
-
-
 def test_a_file_that_is_replaced_while_it_is_read_is_refused(slices, tmp_path, monkeypatch):
     path = tmp_path / "x.npy"
     np.save(path, nlls(slices))
@@ -369,16 +294,20 @@ def test_a_file_that_is_replaced_while_it_is_read_is_refused(slices, tmp_path, m
     assert not list((slices / "scores").glob("x.*"))
 
 
-def test_a_page_calls_no_first_choice_right_that_is_not_recorded(slices, tmp_path, run):
+def test_ranks_are_those_of_scores_and_a_page_calls_no_first_choice_right_that_is_not_recorded(slices, tmp_path, run):
     scores = pl.read_parquet(next((slices / "scores").glob("zoo-hyena.*.parquet")))
     np.save(tmp_path / "nll.npy", nlls(slices))
     pq.write_table(table(slices, nlls(slices), rank=scores["rank"].to_numpy()), tmp_path / "rank.parquet")
-    models = ["zoo:attention", tmp_path / "nll.npy", tmp_path / "rank.parquet"]
+    models = ["zoo:hyena", tmp_path / "nll.npy", tmp_path / "rank.parquet"]
+    accuracy = recallkit.score(models, slices=slices).frame["accuracy"].to_list()
+    assert accuracy == [accuracy[0], None, accuracy[0]]
+    assert accuracy[0] > 0.3
+    [row] = json.loads(run("score", models[1], "--slices", slices, "--json").stdout)
+    assert (row["num_rows"], row["dtype"], "batch_tokens" in row) == (TOKENS, None, False)
     assert not run("gap", *models, "--slices", slices, "-o", slices / "gap/recorded").returncode
     assert not run("report", slices / "gap/recorded", "-o", tmp_path / "page.html").returncode
-    page = (tmp_path / "page.html").read_text()
-    start = page.index('"predicted":') + len('"predicted":')
-    _, nll, rank = json.JSONDecoder().raw_decode(page[start:])[0]
+    _, _, page = (tmp_path / "page.html").read_text().partition('"predicted":')
+    _, nll, rank = json.JSONDecoder().raw_decode(page)[0]
     assert set(nll) == {excerpts.UNKNOWN}
     assert set(rank) == {excerpts.RIGHT, excerpts.WRONG}
 
@@ -390,37 +319,33 @@ def test_a_guess_tells_nothing_and_is_taken(slices, tmp_path):
 
 
 NEEDS_MODEL = {
-    "ablate": lambda path, slices: recallkit.ablate(path, slices=slices),
-    "eval_recall": lambda path, slices: recallkit.eval_recall([path], tasks=["swde"]),
-    "mqar": lambda path, slices: recallkit.eval_mqar([path]),
-    "check_scores": lambda path, slices: [recallkit.score(path, slices=slices), recallkit.check_scores(path, slices=slices)],
+    "ablate": lambda path, slices, labelled: recallkit.ablate(path, slices=labelled),
+    "eval_recall": lambda path, *_: recallkit.eval_recall([path], tasks=["swde"]),
+    "mqar": lambda path, *_: recallkit.eval_mqar([path]),
+    "check_scores": lambda path, slices, _: [recallkit.score(path, slices=slices), recallkit.check_scores(path, slices=slices)],
+}
+OPTIONS = {
+    "--divergence": "a file of recorded NLLs gives no predictions over the whole vocabulary",
+    "--context-gain 32": "a file of recorded NLLs has no scores from the last ids alone",
+    "--text no.jsonl": "recorded NLLs are of a text that is sliced already; give its slice directory in place of the text",
+    "x=x.npy,dtype=bfloat16": "x: dtype= is of a model that is run",
+    "x=x.npy,context=64": "x: context= is of a model that is run",
+    "x=x.npy,tokenizer=bytes": "x: tokenizer= is of a model that is run",
 }
 
 
 @pytest.mark.parametrize("name", NEEDS_MODEL)
-def test_what_needs_the_model_says_so(name, slices, tmp_path):
+def test_what_needs_the_model_says_so(name, slices, few_slices, tmp_path):
     np.save(tmp_path / "x.npy", nlls(slices))
     with pytest.raises(UserError, match="recorded NLLs, and this needs the model itself; give the model, or leave it out"):
-        NEEDS_MODEL[name](str(tmp_path / "x.npy"), slices)
+        NEEDS_MODEL[name](str(tmp_path / "x.npy"), slices, few_slices)
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (["--divergence"], "a file of recorded NLLs gives no predictions over the whole vocabulary"),
-        (["--context-gain", "32"], "a file of recorded NLLs has no scores from the last ids alone"),
-        (["--text", "no.jsonl"], "recorded NLLs are of a text that is sliced already; give its slice directory in place of the text"),
-    ],
-)
-def test_options_that_need_the_model_are_refused(options, problem, few_slices, tmp_path, run):
-    np.save(tmp_path / "x.npy", np.zeros(3))
-    result = run("gap", "control:bigram", f"x={tmp_path / 'x.npy'}", "--slices", few_slices, *options)
-    assert problem in result.stderr
+@pytest.mark.parametrize("options", OPTIONS)
+def test_options_that_need_the_model_are_refused(options, few_slices, tmp_path, run, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.zeros(3))
+    models = ["control:bigram"] if "=" in options else ["control:bigram", "y=x.npy"]
+    result = run("gap", *models, *options.split(), "--slices", few_slices)
+    assert OPTIONS[options] in result.stderr
     assert result.returncode in (1, 2)
-
-
-@pytest.mark.parametrize("option", ["dtype=bfloat16", "context=64", "tokenizer=bytes"])
-def test_options_of_a_model_that_is_run_are_refused(option, slices, tmp_path):
-    np.save(tmp_path / "x.npy", nlls(slices))
-    with pytest.raises(UserError, match=f"x: {option.split('=')[0]}= is of a model that is run"):
-        recallkit.score([f"x={tmp_path / 'x.npy'},{option}"], slices=slices)

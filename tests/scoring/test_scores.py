@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from recallkit.errors import UserError
 from recallkit.models.protocol import TokenScores
 from recallkit.scoring import scores
+from recallkit.scoring.windows import ContextWindow
 
 
 class Probe:
@@ -21,9 +22,9 @@ class Probe:
 
     prefix = ()
 
-    def __init__(self, *, most_ids: int | None = None, bad: int | None = None, max_length: int | None = None) -> None:
+    def __init__(self, *, most_ids: int | None = None, max_length: int | None = None) -> None:
         self.batches: list[tuple[int, int]] = []
-        self.most_ids, self.bad, self.max_length = most_ids, bad, max_length
+        self.most_ids, self.max_length = most_ids, max_length
 
     def batch_tokens(self, seq_len: int) -> int:
         return 4 * seq_len
@@ -34,13 +35,9 @@ class Probe:
         assert self.max_length is None or lengths.max() - 1 <= self.max_length
         if self.most_ids is not None and len(lengths) * (lengths.max() - 1) > self.most_ids:
             raise MemoryError
-        keep = np.ones(len(ids), bool)
-        keep[offsets[:-1]] = False
-        nll = ids[keep].astype(np.float32)
-        if self.bad is not None:
-            nll[ids[keep] == self.bad] = np.nan
-        seen = (np.arange(len(ids)) - np.repeat(offsets[:-1], lengths))[keep]
-        return TokenScores(nll, ids[keep].astype(np.int32), seen.astype(np.int32))
+        own = np.delete(ids, offsets[:-1])
+        before = np.delete(np.arange(len(ids)) - np.repeat(offsets[:-1], lengths), offsets[:-1])
+        return TokenScores(own.astype(np.float32), own.astype(np.int32), before.astype(np.int32))
 
     def score_carrying(self, ids: np.ndarray, offsets: np.ndarray, chunk: int) -> TokenScores:
         self.batches.append((len(offsets) - 1, chunk))
@@ -56,16 +53,23 @@ def predicted(ids: np.ndarray, offsets: np.ndarray) -> list[int]:
     return [int(i) for a, b in itertools.pairwise(offsets) for i in ids[a + 1 : b]]
 
 
+def scored(model: Probe, lengths: list[int], batch: int | scores.BatchLimit, **window: object) -> scores.SequenceScores:
+    """Scores of sequences of these lengths, on their tokens."""
+    ids, offsets = ragged_ids(lengths)
+    limit = batch if isinstance(batch, scores.BatchLimit) else scores.BatchLimit(batch)
+    result = scores.score_sequences(model, ids, offsets, limit, ContextWindow(**window))
+    assert result.nll.tolist() == predicted(ids, offsets)
+    assert result.exact.all()
+    return result
+
+
 LENGTHS = [9, 8, 7, 30, 2, 9, 14, 31, 30]
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 20, 64, 1000])
 def test_every_score_lands_on_its_token(batch_tokens):
-    ids, offsets = ragged_ids(LENGTHS)
-    got = scores.score_sequences(Probe(), ids, offsets, scores.BatchLimit(batch_tokens), scores.ContextWindow())
-    assert got.nll.tolist() == predicted(ids, offsets)
-    assert got.context.tolist() == got.rank.tolist() == [k for n in LENGTHS for k in range(1, n)]
-    assert got.exact.all()
+    result = scored(Probe(), LENGTHS, batch_tokens)
+    assert result.context.tolist() == result.rank.tolist() == [k for n in LENGTHS for k in range(1, n)]
 
 
 @settings(max_examples=100)
@@ -77,47 +81,37 @@ def test_every_score_lands_on_its_token(batch_tokens):
 )
 def test_windows_predict_every_token_once_with_as_much_context_as_promised(lengths, context, stride, batch):
     stride = min(stride, context)
-    ids, offsets = ragged_ids(lengths)
-    model = Probe(max_length=context)
-    got = scores.score_sequences(model, ids, offsets, scores.BatchLimit(batch), scores.ContextWindow(stride=stride))
-    assert got.nll.tolist() == predicted(ids, offsets)
-    assert np.array_equal(got.context, got.rank), "the context column is not what the model saw"
+    result = scored(Probe(max_length=context), lengths, batch, stride=stride)
+    assert np.array_equal(result.context, result.rank), "the context column is not what the model saw"
     position = np.concatenate([np.arange(1, n) for n in lengths])
-    assert (got.context[position <= context] == position[position <= context]).all()
-    assert (got.context[position > context] > context - stride).all()
-    assert got.context.max() <= context
+    assert (result.context[position <= context] == position[position <= context]).all()
+    assert (result.context[position > context] > context - stride).all()
+    assert result.context.max() <= context
 
 
-def test_a_shorter_context_can_be_asked_for_and_a_longer_one_not():
-    ids, offsets = ragged_ids([30])
-    got = scores.score_sequences(Probe(), ids, offsets, scores.BatchLimit(100), scores.ContextWindow(context=5, stride=5))
-    assert got.context.tolist() == [1, 2, 3, 4, 5] * 5 + [2, 3, 4, 5], "the last window is full, and only its last predictions count"
+def test_a_shorter_context_can_be_chosen_and_a_longer_one_not():
+    result = scored(Probe(), [30], 100, context=5, stride=5)
+    assert result.context.tolist() == [1, 2, 3, 4, 5] * 5 + [2, 3, 4, 5], "the last window is full, and only its last predictions count"
     with pytest.raises(UserError, match="--context 7 or less"):
-        scores.score_sequences(Probe(max_length=7), ids, offsets, scores.BatchLimit(100), scores.ContextWindow(context=8))
+        scored(Probe(max_length=7), [30], 100, context=8)
     with pytest.raises(UserError, match=r"leave ids out.*--stride 5"):
-        scores.score_sequences(Probe(), ids, offsets, scores.BatchLimit(100), scores.ContextWindow(context=5, stride=6))
+        scored(Probe(), [30], 100, context=5, stride=6)
 
 
 def test_a_carried_state_makes_batches_of_what_is_read_at_once():
-    ids, offsets = ragged_ids([30, 30, 30, 30])
     model = Probe(max_length=8)
-    got = scores.score_sequences(model, ids, offsets, scores.BatchLimit(16), scores.ContextWindow(context=8, carry=True))
-    assert got.nll.tolist() == predicted(ids, offsets)
-    assert got.context.tolist() == [*range(1, 30)] * 4
+    assert scored(model, [30] * 4, 16, context=8, carry=True).context.tolist() == [*range(1, 30)] * 4
     assert model.batches == [(2, 8), (2, 8)]
 
 
 def test_out_of_memory_halves_the_batch_and_says_so():
     notes: list[str] = []
-    ids, offsets = ragged_ids([9] * 16)
-    model = Probe(most_ids=20)
-    limit = scores.BatchLimit(64, notes.append)
-    got = scores.score_sequences(model, ids, offsets, limit, scores.ContextWindow())
-    assert got.nll.tolist() == predicted(ids, offsets)
-    assert model.batches == [(8, 8), (4, 8), (2, 8), (2, 8), (2, 8), (2, 8), (2, 8), (2, 8), (2, 8), (2, 8)]
+    model, limit = Probe(most_ids=20), scores.BatchLimit(64, notes.append)
+    scored(model, [9] * 16, limit)
+    assert model.batches == [(8, 8), (4, 8), *[(2, 8)] * 8]
     assert ["8 x 8" in notes[0], "4 x 8" in notes[1], len(notes)] == [True, True, 2]
     with pytest.raises(UserError, match="out of memory with one sequence of 8 ids"):
-        scores.score_sequences(Probe(most_ids=3), ids, offsets, limit, scores.ContextWindow())
+        scored(Probe(most_ids=3), [9] * 16, limit)
 
 
 @settings(max_examples=40)
@@ -127,7 +121,7 @@ def test_what_does_not_fit_is_cut_alike_whatever_was_scored_before(parts, most_i
 
     def fitting(model: Probe, limit: scores.BatchLimit, lengths: list[int]) -> list[tuple[int, int]]:
         before = len(model.batches)
-        scores.score_sequences(model, *ragged_ids(lengths), limit, scores.ContextWindow())
+        scored(model, lengths, limit)
         return [batch for batch in model.batches[before:] if batch[0] * batch[1] <= most_ids]
 
     experienced, limit = Probe(most_ids=most_ids), scores.BatchLimit(300)

@@ -17,7 +17,8 @@ import torch
 
 from recallkit.errors import UserError
 from recallkit.models.loading import load_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 
 
 class Program:
@@ -84,7 +85,7 @@ def test_a_program_in_place_of_weights_does_not_run(tiny_model, tmp_path, make):
     shutil.copytree(tiny_model("llama"), tmp_path / "model")
     path = make(tmp_path / "model", Program(mark))
     with pytest.raises(UserError) as caught:
-        load_model(ModelRequest(str(path), 16, device="cpu"))
+        load_model(ModelPlan(ModelSpec(str(path)), 16, device="cpu"))
     assert not mark.exists()
     assert "\n" not in caught.value.line()
     pickle.loads(pickle.dumps(Program(mark))).close()

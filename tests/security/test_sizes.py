@@ -22,7 +22,8 @@ import zstandard
 from recallkit.errors import UserError
 from recallkit.models.architecture import ArchitectureConfig, check_foreign
 from recallkit.models.loading import load_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 from recallkit.recall import tasks
 from recallkit.text import parquet_pages
 from recallkit.text.corpus import CorpusOptions, open_corpus
@@ -51,7 +52,7 @@ def test_a_config_of_transformers_is_checked_before_a_model_is_made(tiny_model, 
     (path / "config.json").write_text(json.dumps({**config, name: value}))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(UserError, match=said) as caught:
-        load_model(ModelRequest(str(path), 4096, device="cpu"))
+        load_model(ModelPlan(ModelSpec(str(path)), 4096, device="cpu"))
     assert "\n" not in caught.value.line()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20, "KiB"
 

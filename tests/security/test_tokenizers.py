@@ -15,7 +15,8 @@ import pytest
 
 from recallkit import config
 from recallkit.errors import UserError
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 from recallkit.text.encoding import fast_encoder
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import write_jsonl
@@ -168,7 +169,7 @@ def test_a_chat_template_is_never_rendered(tiny_model, tmp_path):
     (path / "chat_template.jinja").write_text(template)
     tokenizer = load_tokenizer(str(path))
     assert tokenizer.generated_text(tokenizer.encode(["hello"])[0].tolist()).replace(" ", "") == "hello"
-    assert load_model(ModelRequest(str(path), 96, device="cpu")).vocab_size == 4096
+    assert load_model(ModelPlan(ModelSpec(str(path)), 96, device="cpu")).vocab_size == 4096
 
 
 @pytest.mark.parametrize(

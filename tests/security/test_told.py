@@ -12,7 +12,8 @@ import pytest
 
 from recallkit import cli
 from recallkit.models.loading import warn_remote_code
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 from tests.conftest import made_up_texts, write_jsonl
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -21,7 +22,7 @@ HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\u202ereversed"
 
 def told(path, **options) -> list[str]:
     notes: list[str] = []
-    warn_remote_code(ModelRequest(str(path), 64, **options), notes.append)
+    warn_remote_code(ModelPlan(ModelSpec(str(path)), 64, **options), notes.append)
     return notes
 
 
