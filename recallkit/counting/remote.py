@@ -19,6 +19,7 @@ from recallkit.declarations import File, path
 from recallkit.display.progress import progress
 from recallkit.errors import UserError, lacks_resources, redacted
 from recallkit.storage import artifacts, given_files
+from recallkit.storage.journal import Journal
 from recallkit.text.places import RemotePath, is_url
 
 if TYPE_CHECKING:
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _CHUNK = 1 << 24
-"""Bytes read at a time."""
+"""Bytes between two commits."""
 _HUB, _KINDS = "hf://", ("datasets", "models", "spaces", "buckets")
-_AGAIN = "run the same command again"
+_AGAIN = "run the same command again: it resumes from here"
 
 
 def counts_here(counts: File | None) -> Path | None:
@@ -58,12 +59,28 @@ def downloaded_counts(url: str) -> Path:
     # A table of a known id may be signed again.
     identity = artifacts.digest_json([address.partition("?")[0] if wanted else address, wanted])
     target = config.home() / "counts" / f"{identity}.duckdb"
-    if not target.exists():
-        # Its logger reports each retry, then it raises.
-        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-        with artifacts.replacing(target) as temporary:
-            _download(RemotePath(address), temporary, shown)
-            _check_table(temporary, wanted, shown)
+    if target.exists():
+        return target
+    # Its logger reports each retry, then it raises.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    place = RemotePath(address)
+    with _in_one_line(address, shown):
+        size, digest = place.info().get("size"), place.digest()
+    if size is None:
+        problem = "the server does not say how long it is"
+        raise UserError(problem, where=shown, remedy="download it, and name the file")
+    key = {"url": identity, "digest": digest}
+    with Journal(target, key, force=True, patient=True) as journal:
+        if not target.exists():  # no other process made it meanwhile
+            _download(place, size, journal, shown)
+            try:
+                _check_table(journal.part(0), wanted, shown)
+            except UserError:
+                journal.finish()
+                raise
+            with artifacts.replacing(target) as temporary:
+                journal.part(0).rename(temporary)
+        journal.finish()
     return target
 
 
@@ -79,18 +96,22 @@ def _check_table(table: Path, wanted: str, shown: str) -> None:
         raise UserError(f"its id is {own}, not {wanted}", where=shown, remedy=remedy)
 
 
-def _download(place: RemotePath, target: Path, shown: str) -> None:
-    """Writes the file at a place to a file here."""
+def _download(place: RemotePath, size: int, journal: Journal, shown: str) -> None:
+    """Writes the bytes of a file at a place that the journal's part does not have yet."""
+    part, done = journal.part(0), 0
+    if journal.resumed and part.exists():
+        done = min(journal.state.get("bytes", 0), part.stat().st_size)
+    given_files.check_room(journal.folder, size - done, shown)
     with _in_one_line(place.url, shown):
         opened = place.open()
-    size = getattr(opened, "size", None)
-    if size is None:
-        problem = "the server does not say how long it is"
-        raise UserError(problem, where=shown, remedy="download it, and name the file")
-    given_files.check_room(target.parent, size, shown)
+    if getattr(opened, "size", size) != size:
+        raise UserError("it changed as its download began", where=shown, remedy=_AGAIN)
     showing = progress("downloading counts", total=size, unit="bytes")
-    with opened as remote, showing as show, target.open("wb") as file:
-        done = 0
+    with opened as remote, showing as show, part.open("r+b" if done else "wb") as file:
+        journal.note_resumed(done, "bytes")
+        file.truncate(done)
+        file.seek(done)
+        remote.seek(done)
         while done < size:
             show(done)
             with _in_one_line(place.url, shown):
@@ -99,6 +120,8 @@ def _download(place: RemotePath, target: Path, shown: str) -> None:
                 problem = f"it ends after {done:,} of {size:,} bytes"
                 raise UserError(problem, where=shown, remedy=_AGAIN)
             done += file.write(chunk)
+            file.flush()
+            journal.commit({"bytes": done})
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Counts tables at URLs: downloaded once from a server of this machine, and refused unless
+"""Counts tables at URLs: downloaded once from a server of this machine, resumed, and refused unless
 they are what was written."""
 
 from __future__ import annotations
@@ -77,6 +77,26 @@ def test_slices_have_its_counts(shared, counted, tmp_path, run):  # noqa: F811
     known = json.loads((tmp_path / "slices/manifest.json").read_text())["counts"]
     assert known["id"] == read_meta(counted)["id"]
     assert Path(known["path"]).read_bytes() == counted.read_bytes()
+
+
+def test_an_interrupted_download_resumes(shared, served, monkeypatch, tmp_path):
+    quarter = served.stat().st_size // 4
+    monkeypatch.setattr(remote, "_CHUNK", quarter)
+    commit, commits = remote.Journal.commit, []
+
+    def recording(journal, state):
+        commit(journal, state)
+        commits.append(state["bytes"])
+        if len(commits) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(remote.Journal, "commit", recording)
+    with pytest.raises(KeyboardInterrupt):
+        remote.downloaded_counts(shared)
+    table = remote.downloaded_counts(shared)
+    assert commits[2] > commits[1] == 2 * quarter, "the first two quarters are not asked for again"
+    assert table.read_bytes() == served.read_bytes()
+    assert [path.name for path in (tmp_path / "home/counts").iterdir()] == [table.name]
 
 
 def test_what_is_not_the_table_is_refused(shared, served, counted, tmp_path):  # noqa: F811
