@@ -19,7 +19,7 @@ from recallkit.errors import UsageError
 from recallkit.models import zoo
 from recallkit.models.spec import list_models
 from recallkit.options import LabelledTextOptions, TextOptions
-from recallkit.storage import artifacts
+from recallkit.storage import hashing
 from recallkit.text import demo_text
 from recallkit.text.tokenizers import BUILTIN
 
@@ -48,8 +48,8 @@ _LAYOUT = 3
 
 def folder() -> Path:
     """The cache folder of the built-in results: one per version of the program, of its schema, and of what is shipped."""
-    shipped = [artifacts.digest_file(path) for path in (zoo.TRAINING_BIGRAMS, demo_text.SHIPPED)]
-    return config.home() / "demo" / artifacts.digest_json([VERSION, config.SCHEMA_VERSION, _LAYOUT, *shipped])[:12]
+    shipped = [hashing.digest_file(path) for path in (zoo.TRAINING_BIGRAMS, demo_text.SHIPPED)]
+    return config.home() / "demo" / hashing.digest_json([VERSION, config.SCHEMA_VERSION, _LAYOUT, *shipped])[:12]
 
 
 def page() -> Path:

@@ -22,7 +22,7 @@ from recallkit.profiling import profile_slices
 from recallkit.scoring import score_path
 from recallkit.scoring.windows import LastIds
 from recallkit.slicing.view import manifest_of
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 
 MODELS = ("control:recall", "control:bigram")
 
@@ -46,7 +46,7 @@ def worsen(folder: Path) -> None:
         table = pq.read_table(path)
         nlls = np.asarray(table["nll"]) + uniform + number * (1 + hits)
         table = table.set_column(table.schema.get_field_index("nll"), "nll", pa.array(nlls.astype(np.float32)))
-        artifacts.write_parquet(path, [table], table.schema, artifacts.read_manifest(path))
+        parquet_files.write_parquet(path, [table], table.schema, parquet_files.read_manifest(path))
 
 
 def test_of_models_worse_than_a_guess_on_one_document_every_command_voids_every_share(one_document, tmp_path):

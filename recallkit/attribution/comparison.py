@@ -11,7 +11,7 @@ from recallkit.display.notebook import NotebookResult
 from recallkit.errors import UserError
 from recallkit.measure.rows import ALL, count_cuts
 from recallkit.slicing.definitions import parse_slices
-from recallkit.storage import artifacts, records
+from recallkit.storage import parquet_files, records
 from recallkit.storage.artifacts import DamagedError
 from recallkit.storage.result import read_result
 
@@ -133,7 +133,7 @@ def _slices_of(folder: Path, manifest: records.Gap, slices: Path | None) -> Path
     """The slice directory of a comparison: the one that is named, or the one that contains it; None
     if it is not a slice directory."""
     if slices is not None:
-        tokens = artifacts.read_manifest(slices / "tokens.parquet", records.Tokens)
+        tokens = parquet_files.read_manifest(slices / "tokens.parquet", records.Tokens)
         if not are_alike(manifest["slices"], tokens):
             remedy = "name the directory that `recallkit gap` was given"
             raise UserError("not the slices that were compared", where=slices, remedy=remedy)
@@ -143,7 +143,7 @@ def _slices_of(folder: Path, manifest: records.Gap, slices: Path | None) -> Path
     parents = [folder.absolute().parent.parent, folder.resolve().parent.parent]
     for parent in dict.fromkeys(parents):
         try:
-            tokens = artifacts.read_manifest(parent / "tokens.parquet", records.Tokens)
+            tokens = parquet_files.read_manifest(parent / "tokens.parquet", records.Tokens)
         except DamagedError:
             raise
         except UserError:

@@ -14,7 +14,7 @@ from recallkit.models.spec import list_models
 from recallkit.options import ScoringOptions
 from recallkit.scoring.identity import count_inexact, score_path
 from recallkit.scoring.run import make_scores, plan_scores
-from recallkit.storage import artifacts
+from recallkit.storage import hashing
 from recallkit.storage.result import Question, folder_of, words_of
 from recallkit.storage.timings import Timings
 
@@ -133,7 +133,7 @@ def gap(
     states = _about_states(specs, scores)
     facts = identity | _facts(specs, scores, files, tokens, question)
     inputs = [tokens.path, *words, *files.paths()]
-    facts["inputs"] = artifacts.digest_inputs([facts, states], inputs)
+    facts["inputs"] = hashing.digest_inputs([facts, states], inputs)
     if (answer := comparison.answered(facts["inputs"])) is not None:
         return answer
     timings = Timings()

@@ -227,10 +227,10 @@ def tokens(slices: File | None = None, models: Any = ()) -> "pl.LazyFrame":
     from recallkit import builtin, scoring
     from recallkit.measure.labelled import LabelledTokens, open_scores
     from recallkit.models.spec import one_model
-    from recallkit.storage import artifacts, records
+    from recallkit.storage import parquet_files, records
 
     labels = builtin.named_slices(slices) / "tokens.parquet"
-    known = LabelledTokens(labels, artifacts.read_manifest(labels, records.Tokens))
+    known = LabelledTokens(labels, parquet_files.read_manifest(labels, records.Tokens))
     listed = [models] if isinstance(models, str) else models
     chosen = models if isinstance(models, Mapping) else {one_model(model).key: model for model in listed}
     columns = [pl.scan_parquet(labels, glob=False)]
@@ -253,11 +253,11 @@ def token_texts(slices: File | None = None) -> "pl.DataFrame":
     import polars as pl
 
     from recallkit import builtin, profiling
-    from recallkit.storage import artifacts
+    from recallkit.storage import parquet_files
     from recallkit.text.tokenizers import load_slices_tokenizer
 
     folder = builtin.named_slices(slices)
-    tokenizer = load_slices_tokenizer(folder, artifacts.read_manifest(folder / "tokens.parquet")["tokenizer"])
+    tokenizer = load_slices_tokenizer(folder, parquet_files.read_manifest(folder / "tokens.parquet")["tokenizer"])
     texts = profiling.token_texts(tokenizer)
     return pl.DataFrame({"token": range(len(texts)), "text": texts}, schema={"token": pl.Int32, "text": pl.String})
 

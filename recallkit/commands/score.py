@@ -8,7 +8,6 @@ from recallkit.declarations import File, option
 from recallkit.options import AnyModels, ScoringOptions, ShareOptions, WritingOptions, models_option, slices_option
 
 if TYPE_CHECKING:
-
     from recallkit.display.notebook import Summary
 
 

@@ -97,14 +97,14 @@ def _make_slices(options: ComparedTextOptions, models: "Sequence[ModelSpec]") ->
     from recallkit import counting, slicing
     from recallkit.display import console
     from recallkit.models.loading import sequences_for, usual_tokenizer
-    from recallkit.storage import artifacts
+    from recallkit.storage import parquet_files
 
     counts, sample = path(options.counts), options.drawn
     folder = path(options.slices) or Path("slices")
     tokenizer = usual_tokenizer(models[0].location, models[0].tokenizer or options.model_tokenizer)
     tokenizer, seq_len = sequences_for(models, tokenizer, options=options)
     text = _text_options(options.text, tokenizer, "validation")
-    earlier = artifacts.manifest_options(folder / "sequences.parquet")
+    earlier = parquet_files.manifest_options(folder / "sequences.parquet")
     if earlier is not None:  # shorter sequences, made for other models, are read by these, too
         seq_len = min(seq_len, earlier["seq_len"])
     _note_choices(options, models, tokenizer, seq_len, folder)
@@ -114,7 +114,7 @@ def _make_slices(options: ComparedTextOptions, models: "Sequence[ModelSpec]") ->
         workers = CountingOptions(workers=options.workers, engine=options.engine, address=options.address)
         counting.count(_text_options(options.train, tokenizer, "train"), counts, options=workers)
     elif counts is None:
-        labels = artifacts.manifest_options(folder / "tokens.parquet") or {}
+        labels = parquet_files.manifest_options(folder / "tokens.parquet") or {}
         are_same = sequences is not None and labels.get("sequences_digest") == sequences["sequences_digest"]
         if are_same and labels.get("counts_id") is not None:
             console.note(f"training counts as in the labels of {folder}, made by an earlier run")
@@ -161,11 +161,11 @@ def rest_of_text(slices: Path, models: "Sequence[ModelSpec]") -> list[str]:
     from recallkit.display.cells import abbreviate
     from recallkit.scoring.identity import score_timings
     from recallkit.slicing.view import what_is_drawn
-    from recallkit.storage import artifacts
+    from recallkit.storage import parquet_files
     from recallkit.storage.artifacts import MANIFEST
     from recallkit.storage.timings import read_timings
 
-    manifest = artifacts.read_manifest(slices / "tokens.parquet")
+    manifest = parquet_files.read_manifest(slices / "tokens.parquet")
     drawn = manifest.get("drawn")
     if drawn is None or drawn["documents"] == drawn["of_documents"]:
         return []

@@ -26,7 +26,7 @@ from recallkit.display import console
 from recallkit.display.cells import duration
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
-from recallkit.storage import artifacts, db
+from recallkit.storage import db, hashing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,10 +93,10 @@ class InfiniGram:
             "num_tokens": self.num_tokens,
         }
         options = {**identity, "sequences_digest": sequences_digest}
-        target = config.home() / "counts" / f"{artifacts.digest_json(options)}.duckdb"
+        target = config.home() / "counts" / f"{hashing.digest_json(options)}.duckdb"
         if target.exists():
             return target
-        answers = config.home() / "infini-gram" / f"{artifacts.digest_json(identity)}.duckdb"
+        answers = config.home() / "infini-gram" / f"{hashing.digest_json(identity)}.duckdb"
         counts = self._all_counts(keys, answers)
         none = np.empty(0, np.uint32)
         # It imports numba, which `gap` does not need.

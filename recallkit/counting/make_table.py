@@ -13,7 +13,7 @@ from recallkit.config import SCHEMA_VERSION
 from recallkit.counting.bigrams import CountedStream
 from recallkit.counting.table import NGRAM_HASHES, counts_id, digest_hashes
 from recallkit.errors import UserError, lacks_resources
-from recallkit.storage import artifacts, db
+from recallkit.storage import artifacts, db, parquet_files
 from recallkit.storage.records import check_record
 from recallkit.storage.timings import KEY as TIMINGS
 from recallkit.storage.timings import Timings
@@ -181,7 +181,7 @@ def read_foreign_counts(path: Path) -> CountedStream:
     tokens, starts = np.unique(second[order], return_index=True)
     token_counts = np.add.reduceat(counts[order].astype(np.uint64), starts)
     keys = (first.astype(np.uint64) << np.uint64(32)) | second
-    facts = (artifacts.footer_facts(path) if path.suffix == ".parquet" else None) or {}
+    facts = (parquet_files.footer_facts(path) if path.suffix == ".parquet" else None) or {}
     check_record(facts, path)
     return CountedStream(
         BigramRun(keys, counts.astype(np.uint64)),
@@ -210,4 +210,4 @@ def export_counts(table: CountsTable, path: Path) -> None:
             yield pa.Table.from_arrays([pa.array(column) for column in columns], schema=schema)
 
     facts = {"kind": "bigrams", "counts_id": table.meta["id"], "unseen": table.meta["unseen"]}
-    artifacts.write_parquet(path, groups(), schema, facts)
+    parquet_files.write_parquet(path, groups(), schema, facts)

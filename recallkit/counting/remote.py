@@ -18,7 +18,7 @@ from recallkit.counting.table import open_counts
 from recallkit.declarations import File, path
 from recallkit.display.progress import progress
 from recallkit.errors import UserError, lacks_resources, redacted
-from recallkit.storage import artifacts, given_files
+from recallkit.storage import given_files, hashing, whole_files
 from recallkit.storage.journal import Journal
 from recallkit.text.places import RemotePath, is_url
 
@@ -57,7 +57,7 @@ def downloaded_counts(url: str) -> Path:
     if address.startswith(_HUB) and address.removeprefix(_HUB).partition("/")[0] not in _KINDS:
         address = f"{_HUB}datasets/{address.removeprefix(_HUB)}"
     # A table of a known id may be signed again.
-    identity = artifacts.digest_json([address.partition("?")[0] if wanted else address, wanted])
+    identity = hashing.digest_json([address.partition("?")[0] if wanted else address, wanted])
     target = config.home() / "counts" / f"{identity}.duckdb"
     if target.exists():
         return target
@@ -78,7 +78,7 @@ def downloaded_counts(url: str) -> Path:
             except UserError:
                 journal.finish()
                 raise
-            with artifacts.replacing(target) as temporary:
+            with whole_files.replacing(target) as temporary:
                 journal.part(0).rename(temporary)
         journal.finish()
     return target

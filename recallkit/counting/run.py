@@ -22,7 +22,7 @@ from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.options import CountingOptions, TextOptions
 from recallkit.parallel import work
-from recallkit.storage import artifacts, unfinished
+from recallkit.storage import artifacts, hashing, parquet_files, unfinished
 from recallkit.storage.timings import Timings
 from recallkit.text.open_text import OpenText, extrapolated, note_skipped
 
@@ -59,7 +59,7 @@ def count(
     sequences = only / "sequences.parquet" if only else None
     identity = {**opened.identity(), "only": None}
     if sequences is not None:
-        identity["only"] = artifacts.read_manifest(sequences)["sequences_digest"]
+        identity["only"] = parquet_files.read_manifest(sequences)["sequences_digest"]
     if options.hashes != config.NUM_HASHES:
         identity["hashes"] = options.hashes
     inputs = {os.path.realpath(shard.name) for shard in opened.corpus.shards}
@@ -94,7 +94,7 @@ def export_counts(counts: Path, parquet: Path, *, force: bool) -> None:
     artifacts.check_replaceable(parquet)
     table = open_counts(counts)
     if parquet.exists() and not force:
-        if artifacts.read_manifest(parquet).get("counts_id") == table.meta["id"]:
+        if parquet_files.read_manifest(parquet).get("counts_id") == table.meta["id"]:
             with contextlib.suppress(OSError), unfinished.new_folder(parquet, [parquet.name]):
                 return  # and what a killed run left is gone
             return
@@ -125,7 +125,7 @@ def import_counts(
 
     described = load_tokenizer(tokenizer, end_token=end_token).describe() if tokenizer else None
     options = {
-        "imported": artifacts.digest_file(file) if file.is_file() else None,
+        "imported": hashing.digest_file(file) if file.is_file() else None,
         "tokenizer": described,
         "boundary": boundary,
         "given_num_tokens": num_tokens,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from recallkit.errors import UserError
-from recallkit.storage import artifacts
+from recallkit.storage import whole_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -138,7 +138,7 @@ class RunFiles:
         with ExitStack() as opened:
             files = []
             for path in self.paths(stem):
-                temporary = opened.enter_context(artifacts.replacing(path))
+                temporary = opened.enter_context(whole_files.replacing(path))
                 files.append(opened.enter_context(temporary.open("wb")))
             for rows in ranges:
                 num_rows += len(rows[0])

@@ -14,7 +14,7 @@ import numpy as np
 from recallkit.counting.sorted_runs import HASHES
 from recallkit.errors import UserError, lacks_resources
 from recallkit.ragged import run_starts
-from recallkit.storage import artifacts, db
+from recallkit.storage import artifacts, db, hashing, parquet_files
 from recallkit.storage.artifacts import DamagedError
 from recallkit.storage.records import CountsMeta, check_record
 from recallkit.storage.result import Result
@@ -236,8 +236,8 @@ def search_counts(
 
 def digest_hashes(hashes: Mapping[int, np.ndarray]) -> str:
     """A digest of the hashes of n-grams of each size."""
-    digests = {str(size): artifacts.digest_arrays(known) for size, known in hashes.items()}
-    return artifacts.digest_json(digests)
+    digests = {str(size): hashing.digest_arrays(known) for size, known in hashes.items()}
+    return hashing.digest_json(digests)
 
 
 def counts_id(
@@ -248,11 +248,11 @@ def counts_id(
     token_counts: np.ndarray,
 ) -> str:
     """The id of a table with these facts and arrays (`CountsTable`)."""
-    identity = artifacts.digest_json(
+    identity = hashing.digest_json(
         [meta.get("tokenizer"), meta.get("boundary"), meta.get("only")],
     )
-    digests = [identity, artifacts.digest_arrays(keys, counts, tokens, token_counts)]
-    return artifacts.digest_bytes(*(digest.encode() for digest in digests))
+    digests = [identity, hashing.digest_arrays(keys, counts, tokens, token_counts)]
+    return hashing.digest_bytes(*(digest.encode() for digest in digests))
 
 
 def counts_result(out: Path, options: dict[str, Any], *, force: bool) -> Result:
@@ -276,7 +276,7 @@ def _meta_in(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, Any
         meta: dict[str, Any] = {key: json.loads(value) for key, value in rows}
     except (ValueError, RecursionError) as error:
         raise DamagedError("its meta is damaged", where=path, remedy=_AGAIN) from error
-    artifacts.check_schema_version(meta, path)
+    parquet_files.check_schema_version(meta, path)
     facts = artifacts.without_digest(meta, path)
     check_record(facts, path, CountsMeta)
     return facts

@@ -15,7 +15,7 @@ from recallkit.display.cells import percent
 from recallkit.display.tables import MARKDOWN_HEAD, markdown
 from recallkit.errors import printable
 from recallkit.registry import may_be_hub_id
-from recallkit.storage import artifacts
+from recallkit.storage import artifacts, hashing
 from recallkit.storage.result import KINDS
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def write_cards(view: ResultView) -> list[Path]:
     of_models: dict[str, list[Measured]] = {}
     for measured in view.measured():
         of_models.setdefault(measured.model, []).append(measured)
-    files = {f"card-{artifacts.file_slug(model)}.md": _card(view, model, measured) for model, measured in of_models.items()}
+    files = {f"card-{hashing.file_slug(model)}.md": _card(view, model, measured) for model, measured in of_models.items()}
     with artifacts.adding_members(view.folder, list(files)) as new:
         for name, text in files.items():
             (new / name).write_text(text, encoding="utf-8")

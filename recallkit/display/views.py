@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from recallkit.display import console
 from recallkit.display.exports import frames_of
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from recallkit.storage.artifacts import MANIFEST
 from recallkit.storage.result import read_tables
 from recallkit.storage.timings import read_timings
@@ -56,7 +56,7 @@ class ResultView:
     @cached_property
     def manifest(self) -> Mapping[str, Any]:
         """What is known of how it was made."""
-        return artifacts.read_manifest(self.folder / f"{self.kind}.parquet")
+        return parquet_files.read_manifest(self.folder / f"{self.kind}.parquet")
 
     # ----------------------------------------------------------------------------- what a kind says
 

@@ -27,7 +27,7 @@ from recallkit.intervening.readings import Sampler, changed_sequences
 from recallkit.intervening.sampling import FIRST_RARE, draw_samples, sampled_slices
 from recallkit.slicing.run import make_labels
 from recallkit.slicing.threshold import Threshold
-from recallkit.storage import artifacts, records, schemas
+from recallkit.storage import hashing, parquet_files, records, schemas
 from recallkit.storage.journal import Journal
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
@@ -66,7 +66,7 @@ def make_changed_text(
         "seed": options.seed,
         "changes": [*(BY_ASSOCIATION if options.changes == "moved" else CHANGES)],
     }
-    folder = tokens.path.parent / "intervene" / f"text-{artifacts.digest_json(identity)[:12]}"
+    folder = tokens.path.parent / "intervene" / f"text-{hashing.digest_json(identity)[:12]}"
     result = Result(folder / "samples.parquet", "samples", identity, force=options.force)
     # Of two runs of the same question, one waits for the other.
     with Journal(result.path, identity, patient=True):
@@ -100,7 +100,7 @@ def _write(
     import pyarrow as pa
 
     source, folder = tokens.path.parent, result.path.parent
-    original = artifacts.read_manifest(source / "sequences.parquet", records.Sequences)
+    original = parquet_files.read_manifest(source / "sequences.parquet", records.Sequences)
     tokenizer = tokenizers.load_slices_tokenizer(source, tokens.manifest["tokenizer"])
     samples = _draw(tokens, options)
     text = _read_sequences(source / "sequences.parquet", pl.concat(samples.values())["sequence"])
@@ -123,7 +123,7 @@ def _write(
     excluded = Counter(token.row["excluded"] for token in sampled if token.places is None)
     manifest = {"excluded": excluded, "changed_tokens": labels["num_rows"], **result.stamp()}
     table = pa.Table.from_pylist([token.row for token in sampled], schemas.arrow_schema("samples"))
-    artifacts.write_parquet(result.path, [table], table.schema, manifest)
+    parquet_files.write_parquet(result.path, [table], table.schema, manifest)
 
 
 def _draw(tokens: LabelledTokens, options: InterventionOptions) -> dict[str, pl.DataFrame]:

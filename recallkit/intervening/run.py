@@ -24,7 +24,7 @@ from recallkit.scoring import make_scores, plan_scores, score_path
 from recallkit.scoring.run import note_prefixes
 from recallkit.slicing.pack import write_pack
 from recallkit.slicing.words import make_words, needed_columns
-from recallkit.storage import artifacts, records
+from recallkit.storage import hashing, parquet_files, records
 from recallkit.storage.result import Question, folder_of, read_result, words_of
 from recallkit.storage.timings import Timings
 
@@ -78,7 +78,7 @@ def finished_intervention(slices: Path, models: Sequence[ModelSpec]) -> Interven
     A result of other labels or scores than there are now is left out, with a note.
     """
     labels = open_tokens(slices / "tokens.parquet", needs_counts=False).facts
-    scores = {spec.shown: artifacts.manifest_options(score_path(slices, spec)) for spec in models}
+    scores = {spec.shown: parquet_files.manifest_options(score_path(slices, spec)) for spec in models}
     for samples in (None, BUILTIN_SAMPLES):
         folder = intervention_path(slices, models, InterventionOptions(samples=samples))
         with contextlib.suppress(UserError):
@@ -117,13 +117,13 @@ def intervene(
     changed = plans[1][0].slices
     files = [(text.result.path, again.result.path) for text, again in zip(*plans, strict=True)]
     inputs = [tokens.path, changed / "samples.parquet", *chain(*files)]
-    digest = artifacts.digest_inputs([identity, names], inputs)
+    digest = hashing.digest_inputs([identity, names], inputs)
     if (answer := question.answered(digest)) is not None:
         return answer
     with timings.stage("measuring"):
         tables = measure(tokens, changed, names, files, sampled_slices(options))
-    samples = artifacts.read_manifest(changed / "samples.parquet", records.Samples)
-    scores = [artifacts.read_manifest(file, records.Scores)["options"] for file, _ in files]
+    samples = parquet_files.read_manifest(changed / "samples.parquet", records.Samples)
+    scores = [parquet_files.read_manifest(file, records.Scores)["options"] for file, _ in files]
     facts: records.Intervene = {
         "options": identity,
         "models": names,
@@ -191,7 +191,7 @@ def _plan_alike(text: ScoringPlan, changed: Path, scoring: ScoringOptions) -> Sc
     """The plan of the changed text, read as the text was: scores that are not alike are made
     again."""
     options, no_text = text.result.options, {"sequences_digest": None}
-    existing = artifacts.manifest_options(score_path(changed, text.spec), force=True)
+    existing = parquet_files.manifest_options(score_path(changed, text.spec), force=True)
     is_alike = existing is None or existing | no_text == options | no_text
     [plan] = plan_scores(
         [text.spec],

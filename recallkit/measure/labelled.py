@@ -20,7 +20,7 @@ from recallkit.errors import UserError
 from recallkit.slicing.definitions import STANDARD, members
 from recallkit.slicing.words import needed_columns, words_options, words_path
 from recallkit.storage import db, records
-from recallkit.storage.artifacts import read_manifest
+from recallkit.storage.parquet_files import read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

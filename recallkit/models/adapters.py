@@ -15,7 +15,7 @@ from recallkit.errors import UserError
 from recallkit.models.checkpoint_files import indexed_files
 from recallkit.quiet_transformers import FAILURES_TO_READ, first_line
 from recallkit.registry import may_be_hub_id
-from recallkit.storage import artifacts
+from recallkit.storage import artifacts, hashing
 from recallkit.storage.given_files import check_files_in
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ def _place(base: str, folder: Path) -> str:
 def identify(adapter: Adapter) -> str:
     """Digest of an adapter's configuration and weights, without its base's."""
     names = [CONFIG, next(name for name in WEIGHTS if (adapter.folder / name).is_file())]
-    return artifacts.digest_json(
-        [[name, artifacts.digest_weights(adapter.folder / name)] for name in names],
+    return hashing.digest_json(
+        [[name, hashing.digest_weights(adapter.folder / name)] for name in names],
     )
 
 

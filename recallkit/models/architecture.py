@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from recallkit import plugins
-from recallkit.storage import artifacts
+from recallkit.storage import hashing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -129,7 +129,7 @@ class ArchitectureConfig:
         UserError where one is not to be found."""
         names = sorted({layer.mixer for layer in self.layers})
         mixers = [plugin for name in names if (plugin := plugins.find(name, "mixer")) is not None]
-        return [[plugin.origin, artifacts.digest_file(Path(plugin.file()))] for plugin in mixers]
+        return [[plugin.origin, hashing.digest_file(Path(plugin.file()))] for plugin in mixers]
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> ArchitectureConfig:

@@ -49,7 +49,7 @@ from recallkit.models.devices import memory_errors
 from recallkit.models.language_model import LanguageModel, WithoutStorage
 from recallkit.models.native_model import run_native
 from recallkit.models.protocol import ModelFacts
-from recallkit.storage import artifacts
+from recallkit.storage import hashing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,7 +145,7 @@ def identify(plan: ModelPlan) -> str:
     """Digest of the construction; its vocabulary is that of the tokenizer in use. Raises UserError
     for an unknown name."""
     _find(plan.location)
-    return artifacts.digest_json([plan.location, _VERSION])
+    return hashing.digest_json([plan.location, _VERSION])
 
 
 def facts(plan: ModelPlan) -> ModelFacts:

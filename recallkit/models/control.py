@@ -26,7 +26,7 @@ from recallkit import registry
 from recallkit.counting.table import open_counts, read_meta
 from recallkit.errors import UserError
 from recallkit.models.protocol import TokenScores
-from recallkit.storage import artifacts
+from recallkit.storage import hashing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,7 +119,7 @@ def identify(plan: ModelPlan) -> str:
     """Digest of everything that determines the scores. Raises UserError as `load` does."""
     _, cache_weight = _find(plan.location)
     counts_id = plan.counts_id or read_meta(_counts_path(plan))["id"]
-    return artifacts.digest_json([plan.location, counts_id, plan.vocab_size, cache_weight])
+    return hashing.digest_json([plan.location, counts_id, plan.vocab_size, cache_weight])
 
 
 def load(plan: ModelPlan) -> ControlModel:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import torch
 
 
-
 CPU_IDS = 1 << 11
 """Ids of a batch on a CPU: more are hardly faster, with some models slower (docs/benchmarks.md)."""
 

@@ -35,7 +35,7 @@ from recallkit.models.plan import ModelPlan
 from recallkit.models.protocol import ModelFacts
 from recallkit.models.recorded import needs_model
 from recallkit.models.spec import list_models, one_model
-from recallkit.storage import artifacts
+from recallkit.storage import hashing
 from recallkit.storage.result import REPLACE
 from recallkit.text.special_tokens import NO_PREFIX, Prefix
 
@@ -210,7 +210,7 @@ class EvaluatedModel:
     def identity(self) -> dict[str, Any]:
         """What determines its answers, found without loading it."""
         if self.copies_text:
-            digest = artifacts.digest_json([self.location, VERSION])
+            digest = hashing.digest_json([self.location, VERSION])
             return {"model_digest": digest, "tokenizer": self.tokenizer.digest}
         context = {} if self.context is None else {"context": self.context}
         digest = self.plan.digest
@@ -220,7 +220,7 @@ class EvaluatedModel:
         optional = {
             "tokenizer": identify_tokenizer(self.location, self._tokenizer_option),
             "prefix": list(self.prefix.ids) or None,
-            "generation_config": artifacts.digest_file(ends) if ends.is_file() else None,
+            "generation_config": hashing.digest_file(ends) if ends.is_file() else None,
         }
         known = {name: value for name, value in optional.items() if value is not None}
         return {"model_digest": digest, "dtype": self.plan.dtype, **known, **context}
@@ -286,9 +286,7 @@ class EvaluatedModel:
         spare = vocab_size - self.tokenizer.vocab_size
         if self._named_tokenizer is None and not self.is_control and spare > _SPARE_ENTRIES:
             vocabulary = f"its vocabulary of {vocab_size:,} entries"
-            problem = (
-                f"no tokenizer beside it, and {vocabulary} is not that of {self.tokenizer.name}"
-            )
+            problem = f"no tokenizer beside it, and {vocabulary} is not that of {self.tokenizer.name}"
             remedy = "name its own with --model-tokenizer"
             raise UserError(problem, where=self.location, remedy=remedy)
 

@@ -28,7 +28,7 @@ from recallkit.models.devices import (
 )
 from recallkit.models.protocol import ModelFacts
 from recallkit.quiet_transformers import FAILURES_TO_READ, first_line, quiet_transformers
-from recallkit.storage import artifacts
+from recallkit.storage import artifacts, hashing
 from recallkit.storage.hub import hub_file, hub_file_if_any, hub_place
 
 if TYPE_CHECKING:
@@ -122,17 +122,17 @@ def identify(plan: ModelPlan) -> str:
     its base. Raises UserError where there is no such model.
     """
     if adapter := find_adapter(plan.location):
-        return artifacts.digest_json(
+        return hashing.digest_json(
             [adapters.identify(adapter), identify(_base_plan(adapter, plan))],
         )
     _checked_config(plan)
     path = Path(plan.location)
     if path.is_file():
-        return artifacts.digest_weights(path)
+        return hashing.digest_weights(path)
     if path.is_dir():
         files = checkpoint_files.deciding_files(path, with_code=plan.trust_remote_code)
-        return artifacts.digest_json(
-            [[str(file.relative_to(path)), artifacts.digest_weights(file)] for file in files],
+        return hashing.digest_json(
+            [[str(file.relative_to(path)), hashing.digest_weights(file)] for file in files],
         )
     # The commit is part of the path in the hub's cache.
     return hub_file(plan.location, "config.json").parent.name

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.errors import UserError
 from recallkit.models.devices import choose_device, choose_dtype, is_balanced
 from recallkit.models.protocol import ModelFacts
-from recallkit.storage import artifacts
+from recallkit.storage import hashing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ def identify(plan: ModelPlan) -> str:
     classes.discard(object)
     own = [base for base in classes if base.__module__.partition(".")[0] not in _LIBRARIES]
     code = sorted([_name_of(base), _code_of(base)] for base in own)
-    return artifacts.digest_json([values, parts, code, _configuration(module)])
+    return hashing.digest_json([values, parts, code, _configuration(module)])
 
 
 def load(plan: ModelPlan) -> ScoringModel:
@@ -158,7 +158,7 @@ def _dtype_of(module: torch.nn.Module) -> str:
 
 
 def _describe(tensor: torch.Tensor) -> list[Any]:
-    digest = artifacts.digest_bytes(_bytes_of(tensor))
+    digest = hashing.digest_bytes(_bytes_of(tensor))
     return [str(tensor.dtype), list(tensor.shape), digest]
 
 
@@ -217,6 +217,6 @@ def _digest_code(code: CodeType) -> str:
         else:  # the order of a frozenset changes from run to run
             is_set = isinstance(value, frozenset)
             constants.append(sorted(map(repr, value)) if is_set else repr(value))
-    return artifacts.digest_json(
+    return hashing.digest_json(
         [code.co_code.hex(), list(code.co_names), list(code.co_varnames), constants],
     )

@@ -21,7 +21,7 @@ from recallkit.models.prefix import AS_NAMED, check_ids
 from recallkit.models.protocol import ModelFacts
 from recallkit.models.torch_model import TorchModel
 from recallkit.options import ModelOptions, ScoringOptions
-from recallkit.storage import artifacts
+from recallkit.storage import hashing, whole_files
 from recallkit.text.special_tokens import NO_PREFIX, Prefix
 
 if TYPE_CHECKING:
@@ -54,32 +54,21 @@ def identify_model(plan: ModelPlan) -> str:
     """
     kind = kind_of(plan.location)
     if plan.ablation is not None and not kind.is_run:
-        raise UserError(
-            f"{kind.called} has no mixers", where=plan.location, remedy="leave out ablate"
-        )
+        raise UserError(f"{kind.called} has no mixers", where=plan.location, remedy="leave out ablate")
     changes: list[Any] = [] if plan.ablation is None else [str(plan.ablation)]
     if plan.variant is not None:
         if not kind.has_logits or plan.module is not None:
             called = "a live model" if kind.has_logits else kind.called
-            raise UserError(
-                f"{called} has no variants", where=plan.name, remedy=f"leave out {plan.variant}"
-            )
+            raise UserError(f"{called} has no variants", where=plan.name, remedy=f"leave out {plan.variant}")
         changes.append(plan.variant.identify())
-    return (
-        artifacts.digest_json([kind.identify(plan), *changes]) if changes else kind.identify(plan)
-    )
+    return hashing.digest_json([kind.identify(plan), *changes]) if changes else kind.identify(plan)
 
 
 def warn_remote_code(plan: ModelPlan, notify: Callable[[str], None]) -> None:
     """Says whose code is about to run, where a checkpoint brings some and the user allows it.
     Raises UserError for an unknown hub id."""
     if files := kind_of(plan.location).code_files(plan):
-        notify(
-
-                f"{plan.location}: --trust-remote-code runs Python code that comes with this "
-                f"checkpoint ({', '.join(files)})"
-
-        )
+        notify(f"{plan.location}: --trust-remote-code runs Python code that comes with this checkpoint ({', '.join(files)})")
 
 
 def load_model(plan: ModelPlan) -> ScoringModel:
@@ -119,15 +108,11 @@ def choose_prefix(plan: ModelPlan, tokenizer: TextTokenizer) -> Prefix:
         is_ours = kind.is_control or kind.reads_builtin_tokenizer or _is_trained_here(plan)
         return NO_PREFIX if is_ours else tokenizer.prefix
     if kind.is_control:
-        raise UserError(
-            "a control model reads no prefix", where=plan.name, remedy=f"leave out bos={bos}"
-        )
+        raise UserError("a control model reads no prefix", where=plan.name, remedy=f"leave out bos={bos}")
     number = tokenizer.id_of(str(bos))
     if number is None:
         problem = f"no token {bos!r} in the vocabulary of {tokenizer.name}"
-        raise UserError(
-            problem, where=plan.name, remedy="give one that it has, bos=none or bos=auto"
-        )
+        raise UserError(problem, where=plan.name, remedy="give one that it has, bos=none or bos=auto")
     return Prefix((number,), str(bos), AS_NAMED)
 
 
@@ -228,9 +213,7 @@ def find_precision(plan: ModelPlan) -> str:
 
     facts = kind_of(plan.location).facts(plan)
     dtype = facts.dtype if facts else None
-    lacking = (
-        dtype == "bfloat16" and torch.cuda.is_available() and not torch.cuda.is_bf16_supported()
-    )
+    lacking = dtype == "bfloat16" and torch.cuda.is_available() and not torch.cuda.is_bf16_supported()
     return "float32" if dtype not in ("bfloat16", "float16") or lacking else str(dtype)
 
 
@@ -270,9 +253,7 @@ def tokenizer_name(option: Any) -> str | None:
         return option
     if isinstance(option, Path):
         return str(option)
-    backend = (
-        getattr(option, "backend_tokenizer", None) or getattr(option, "backend", None) or option
-    )
+    backend = getattr(option, "backend_tokenizer", None) or getattr(option, "backend", None) or option
     if not hasattr(backend, "to_str"):
         problem = f"an object of {type(option).__name__} is not a tokenizer that can be read"
         remedy = "give a path, a tokenizers.Tokenizer or a fast tokenizer of transformers"
@@ -280,11 +261,11 @@ def tokenizer_name(option: Any) -> str | None:
     names = ("bos_token", "eos_token", "pad_token", "add_bos_token")
     tokens = {name: getattr(option, name, None) for name in names}
     files = {"tokenizer.json": backend.to_str(), "tokenizer_config.json": json.dumps(tokens)}
-    folder = config.home() / "tokenizers" / artifacts.digest_json(files)
+    folder = config.home() / "tokenizers" / hashing.digest_json(files)
     if not all((folder / name).exists() for name in files):
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
-            with artifacts.replacing(folder / name) as temporary:
+            with whole_files.replacing(folder / name) as temporary:
                 temporary.write_text(content, encoding="utf-8")
     return str(folder / "tokenizer.json")  # with what is beside it
 
@@ -314,9 +295,7 @@ def sequences_for(
         remedy = "give its slice directory in place of the text"
         raise UsageError(problem, where=recordings[0], remedy=remedy)
     plans = [
-        ModelPlan.with_options(
-            spec, options, dtype=spec.dtype or getattr(options, "dtype", None) or "float32"
-        )
+        ModelPlan.with_options(spec, options, dtype=spec.dtype or getattr(options, "dtype", None) or "float32")
         for spec in models
         if not kind_of(spec.location).is_control
     ]
@@ -364,9 +343,7 @@ def _check_alike(tokenizers: Mapping[str, TextTokenizer]) -> None:
     for first, other in itertools.pairwise(names):
         if tokenizers[other].digest != tokenizers[first].digest:
             problem = f"{first} and {other} have different tokenizers"
-            remedy = (
-                "slice with the --tokenizer of one: the NLLs of the other are aligned to its tokens"
-            )
+            remedy = "slice with the --tokenizer of one: the NLLs of the other are aligned to its tokens"
             raise UsageError(problem, where="--for", remedy=remedy)
 
 
@@ -387,7 +364,7 @@ def identify_tokenizer(location: str, option: str | None) -> dict[str, Any] | No
     files = [path / file for file in names] if path.is_dir() else [path]
     # A GGUF file that is the model's own is part of the model's digest.
     deciding = [file for file in files if file.is_file() and (option or file.suffix != ".gguf")]
-    digests = [[file.name, artifacts.digest_weights(file)] for file in deciding]
-    digest = artifacts.digest_json(digests) if name and digests else None
+    digests = [[file.name, hashing.digest_weights(file)] for file in deciding]
+    digest = hashing.digest_json(digests) if name and digests else None
     where = str(Path(option).resolve()) if option and Path(option).exists() else option
     return {"given": where, "digest": digest} if option or digest else None

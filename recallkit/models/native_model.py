@@ -19,7 +19,7 @@ from recallkit.models.protocol import ModelFacts
 from recallkit.models.torch_model import TorchModel, wide
 from recallkit.quiet_transformers import first_line
 from recallkit.registry import may_be_hub_id
-from recallkit.storage import artifacts
+from recallkit.storage import artifacts, hashing
 from recallkit.storage.hub import hub_file, hub_file_if_any
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ def identify(plan: ModelPlan) -> str:
     Raises UserError where one is missing."""
     source = _source(plan.location)
     if source.is_file():
-        return artifacts.digest_weights(source)
+        return hashing.digest_weights(source)
     module = zoo if zoo.is_ours(source) else published
     names = (module.CONFIG, module.WEIGHTS)
-    files = [[name, artifacts.digest_weights(zoo.existing(source / name))] for name in names]
-    return artifacts.digest_json(
+    files = [[name, hashing.digest_weights(zoo.existing(source / name))] for name in names]
+    return hashing.digest_json(
         [*files, *(zoo.read_config(source).identify_plugins() if zoo.is_ours(source) else [])],
     )
 

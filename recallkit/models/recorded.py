@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from recallkit.errors import AbsentError, UserError
 from recallkit.models.checkpoint_files import safetensors_header
-from recallkit.storage import artifacts
+from recallkit.storage import hashing
 
 if TYPE_CHECKING:
     from recallkit.models.plan import ModelPlan
@@ -55,7 +55,7 @@ def identify(plan: ModelPlan) -> str:
     if not path.is_file():
         raise AbsentError("no such file of recorded NLLs", where=path, remedy=FORMAT)
     files = [file for file in (path, path.with_suffix(".json")) if file.is_file()]
-    return artifacts.digest_json([artifacts.digest_weights(file) for file in files])
+    return hashing.digest_json([hashing.digest_weights(file) for file in files])
 
 
 def load(plan: ModelPlan) -> NoReturn:

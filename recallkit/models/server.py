@@ -19,7 +19,7 @@ from recallkit.display import console
 from recallkit.errors import API_KEY, UserError
 from recallkit.models.prefix import score_behind
 from recallkit.models.protocol import TokenScores
-from recallkit.storage import artifacts
+from recallkit.storage import hashing
 from recallkit.text.json_server import JsonServer, RefusedError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def parse(spec: str) -> tuple[str, str]:
 def identify(plan: ModelPlan) -> str:
     """Digest of the URL and the name: what the server computes with is not known, so a change of
     its weights goes unnoticed."""
-    return artifacts.digest_json([PREFIX, *parse(plan.location)])
+    return hashing.digest_json([PREFIX, *parse(plan.location)])
 
 
 def load(plan: ModelPlan) -> ServerModel:

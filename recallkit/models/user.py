@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit import plugins
 from recallkit.errors import UserError
 from recallkit.models.devices import memory_errors
-from recallkit.storage import artifacts
+from recallkit.storage import hashing
 from recallkit.storage.given_files import check_file, read_file
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ def identify_function(spec: str) -> str:
     """
     code, name = _open(spec)
     _function(code, name, spec)
-    files = [artifacts.digest_weights(file) for file in _files(code, spec)]
-    return artifacts.digest_json([code.digest, name, files])
+    files = [hashing.digest_weights(file) for file in _files(code, spec)]
+    return hashing.digest_json([code.digest, name, files])
 
 
 def own_tokenizer(spec: str) -> str | None:
@@ -193,7 +193,7 @@ def _open(spec: str) -> tuple[UserCode, str]:
     if not check_file(path).is_file():
         raise UserError("no such file", where=file, remedy="give path/to/file.py:function")
     source = read_file(path)
-    key = artifacts.digest_bytes(str(path).encode(), source)[:16]
+    key = hashing.digest_bytes(str(path).encode(), source)[:16]
     if key not in _RUN:
         _RUN[key] = _run_file(spec, path, source, _MODULE + key)
     return _RUN[key], name
@@ -215,8 +215,8 @@ def _run_file(spec: str, path: Path, source: bytes, name: str) -> UserCode:
     except BaseException:
         del sys.modules[name]
         raise
-    beside = [artifacts.digest_file(Path(file)) for file in code.files_beside()]
-    return replace(code, digest=artifacts.digest_json([artifacts.digest_bytes(source), beside]))
+    beside = [hashing.digest_file(Path(file)) for file in code.files_beside()]
+    return replace(code, digest=hashing.digest_json([hashing.digest_bytes(source), beside]))
 
 
 def _function(code: UserCode, name: str, spec: str) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ from recallkit.models.evaluated import (
     missing_results,
     open_models,
 )
-from recallkit.storage import artifacts
+from recallkit.storage import hashing, parquet_files
 from recallkit.storage.result import Question, Result, folder_of, words_of
 from recallkit.storage.timings import Timings
 
@@ -138,8 +138,8 @@ def files_of(out: Path, model: str, length: int, pairs: int, task: str = "mqar")
     """The tables of a model, a task (NAME,option=value,...) and a number of pairs."""
     from recallkit.mqar.tables import MqarFiles
 
-    name = f"{artifacts.file_slug(task)}.length-{length}.pairs-{pairs}.parquet"
-    folder = artifacts.file_slug(model)
+    name = f"{hashing.file_slug(task)}.length-{length}.pairs-{pairs}.parquet"
+    folder = hashing.file_slug(model)
     return MqarFiles(out / "queries" / folder / name, out / "fillers" / folder / name)
 
 
@@ -193,7 +193,7 @@ class MqarPlan:
         """The ids with which each model was tested."""
         ids = {}
         for model in self.models:
-            manifest = artifacts.read_manifest(self.queries[model, self.pairs[0]].path)
+            manifest = parquet_files.read_manifest(self.queries[model, self.pairs[0]].path)
             ids[model] = {name: manifest[name] for name in ("tokenizer", "vocabulary")}
         return ids
 

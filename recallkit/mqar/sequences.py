@@ -18,7 +18,7 @@ import numpy as np
 
 from recallkit.errors import UserError
 from recallkit.models.protocol import TokenScores
-from recallkit.storage import artifacts
+from recallkit.storage import hashing
 from recallkit.synthetic import tasks
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Vocabulary:
 
     def digest(self) -> str:
         """Its identity in manifests."""
-        return artifacts.digest_json([artifacts.digest_arrays(self.ids)])
+        return hashing.digest_json([hashing.digest_arrays(self.ids)])
 
 
 def vocabulary_of(tokenizer: TextTokenizer) -> Vocabulary:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from recallkit.display.notebook import NotebookResult
 from recallkit.recall.accuracy import compare_means, compare_shares
-from recallkit.storage import artifacts, db, schemas
+from recallkit.storage import db, parquet_files, schemas
 from recallkit.storage.journal import read_part
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def write_part(path: Path, samples: Sequence[int], answers: MqarAnswers) -> None
     for name in _OF_FILLERS:
         columns[name] = pa.array(getattr(answers, name))
     table = pa.table(columns)
-    artifacts.write_parquet(path, [table], table.schema, {"kind": "mqar part"})
+    parquet_files.write_parquet(path, [table], table.schema, {"kind": "mqar part"})
 
 
 def join_parts(
@@ -71,7 +71,7 @@ def join_parts(
 def _write(path: Path, frame: pl.DataFrame, kind: str, manifest: dict[str, Any]) -> None:
     schema = schemas.arrow_schema(kind)
     table = frame.select(schema.names).to_arrow().cast(schema)
-    artifacts.write_parquet(path, [table], schema, {**manifest, "kind": kind})
+    parquet_files.write_parquet(path, [table], schema, {**manifest, "kind": kind})
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -125,7 +125,7 @@ def compare_mqar(files: Mapping[tuple[str, int], MqarFiles]) -> MqarTables:
 
 def _facts(model: str, pairs: int, reference: str, queries: Path) -> dict[str, Any]:
     """The columns of a model's row that come from the manifest of its queries."""
-    manifest = artifacts.read_manifest(queries)
+    manifest = parquet_files.read_manifest(queries)
     facts = {name: manifest[name] for name in ("task", "length", "power", "seed")}
     facts["tokenizer"] = manifest["tokenizer"]["name"]
     return {"model": model, "pairs": pairs, "reference": reference, **facts}

@@ -9,7 +9,7 @@ from recallkit.errors import UserError
 from recallkit.options import ProfileOptions
 from recallkit.profiling.words import NLTK, NONE, OURS, stop_words, token_mask
 from recallkit.slicing.threshold import BY_DEFAULT
-from recallkit.storage import artifacts
+from recallkit.storage import hashing
 from recallkit.storage.result import Question
 from recallkit.storage.timings import Timings
 
@@ -76,7 +76,7 @@ def profile_slices(slices: Path, out: Path, options: ProfileOptions = _DEFAULTS)
     seq_len, x_min = manifest["seq_len"], options.x_min
     _check_x_min(x_min, seq_len)
     words = stop_words(options.stop_words)
-    listed = {"digest": artifacts.digest_json(words), "num_words": len(words)}
+    listed = {"digest": hashing.digest_json(words), "num_words": len(words)}
     identity: dict[str, Any] = {name: manifest["options"][name] for name in _OF_SLICES}
     identity |= {"stop_words": listed, "x_min": x_min}
     question = Question("profile", ProfileTables, out, identity, options.force)

@@ -32,7 +32,7 @@ from lm_eval.utils import handle_non_serializable, sanitize_model_name
 from recallkit.config import VERSION
 from recallkit.errors import UserError
 from recallkit.recall.prompts import word_f1, words_of
-from recallkit.storage import artifacts
+from recallkit.storage import artifacts, hashing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -213,7 +213,7 @@ def _folder_name(model: str) -> str:
     """lm-eval's name of a model's folder, which can never lead out of its parent."""
     name: str = sanitize_model_name(model)
     is_plain = name.isprintable() and len(name) <= 200 and not name.startswith(".")
-    return name if is_plain else artifacts.file_slug(name)
+    return name if is_plain else hashing.file_slug(name)
 
 
 @contextlib.contextmanager

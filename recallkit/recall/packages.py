@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from recallkit import config
 from recallkit.recall.rows import RecallRow
-from recallkit.storage.artifacts import digest_bytes
+from recallkit.storage.hashing import digest_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,7 +27,7 @@ from recallkit.recall.tasks import (
     load_rows,
 )
 from recallkit.registry import look_up
-from recallkit.storage import artifacts
+from recallkit.storage import hashing
 from recallkit.storage.result import Question, Result, folder_of, words_of
 from recallkit.storage.timings import Timings
 
@@ -57,7 +57,7 @@ def variant(options: RecallOptions, task: str) -> str:
     `swde-v0-twice`."""
     name, data = task, path(options.data)
     if task == OWN and data is not None:
-        name = f"{task}-{artifacts.file_slug(data.name.partition('.')[0])}"
+        name = f"{task}-{hashing.file_slug(data.name.partition('.')[0])}"
     return f"{name}-v{options.task_version}{variation(options)}"
 
 
@@ -69,7 +69,7 @@ def _has_own_cut(options: RecallOptions) -> bool:
 def documents_path(out: Path, model: str, variant: str) -> Path:
     """The file of a model's documents table of a task; the model is given by its name, or without
     one by its place."""
-    return out / "documents" / artifacts.file_slug(model) / f"{variant}.parquet"
+    return out / "documents" / hashing.file_slug(model) / f"{variant}.parquet"
 
 
 def comparison_path(
@@ -247,7 +247,7 @@ def _make_needles(
     haystack = "repeated sentences"
     if needle.haystack == "text":
         haystack = bare(str(data or "the built-in text"))
-    digest = artifacts.digest_json([astuple(row) for row in rows])
+    digest = hashing.digest_json([astuple(row) for row in rows])
     origin = f"needles in {haystack}"
     return RecallRows(rows[: options.limit], 0, digest, origin, is_comparable=False)
 

@@ -19,7 +19,7 @@ from recallkit.display.exports import compact_json
 from recallkit.errors import UserError, printable
 from recallkit.recall.run import documents_path
 from recallkit.storage import schemas
-from recallkit.storage.artifacts import read_manifest
+from recallkit.storage.parquet_files import read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.errors import UsageError, UserError
 from recallkit.models.evaluated import check_named_once, make_missing, missing_results
 from recallkit.recall.answering import Answering, open_prompted
-from recallkit.storage import artifacts
+from recallkit.storage import hashing, parquet_files
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
 
@@ -66,10 +66,10 @@ def lm_eval_names(names: Sequence[str]) -> list[str]:
 def metrics_path(out: Path, model: str, task: str, shots: int | None = None) -> Path:
     """The metrics table of a model and one of lm-eval's tasks, with a number of examples of one's
     own or the task's."""
-    name = artifacts.file_slug(task)
+    name = hashing.file_slug(task)
     if shots is not None:
         name = f"{name}-{shots}-shot"
-    return out / "metrics" / artifacts.file_slug(model) / f"{name}.parquet"
+    return out / "metrics" / hashing.file_slug(model) / f"{name}.parquet"
 
 
 def averages(metrics: pl.DataFrame) -> pl.DataFrame:
@@ -139,7 +139,7 @@ class StockPlan:
             rows = list(_metrics(model.shown, results))
             table = pl.DataFrame(rows, infer_schema_length=None).to_arrow()
             manifest = {**result.stamp(), "model": model.shown}
-            artifacts.write_parquet(result.path, [table], table.schema, manifest)
+            parquet_files.write_parquet(result.path, [table], table.schema, manifest)
             journal.finish()
 
 

@@ -12,7 +12,7 @@ from recallkit.display.notebook import NotebookResult
 from recallkit.recall.accuracy import by_document, compare_means, compare_shares
 from recallkit.recall.prompts import has_any, word_f1
 from recallkit.storage import db, schemas
-from recallkit.storage.artifacts import read_manifest, write_parquet
+from recallkit.storage.parquet_files import read_manifest, write_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -11,7 +11,7 @@ from recallkit.recall.needles import NeedleTask
 from recallkit.recall.packages import read_installed
 from recallkit.recall.rows import RecallRow, RowFinder, read_records
 from recallkit.registry import look_up
-from recallkit.storage.artifacts import digest_json
+from recallkit.storage.hashing import digest_json
 from recallkit.text.readers import compressed, suffix_of
 from recallkit.text.rows import HubShard
 from recallkit.text.sources import file_shard

@@ -18,7 +18,7 @@ from recallkit.display.exports import compact_json
 from recallkit.errors import UserError, printable
 from recallkit.ragged import positions_within
 from recallkit.report.sequence import open_excerpts
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -148,7 +148,7 @@ def token_view(
     assert comparison.slices is not None
     text = open_excerpts(comparison.slices, [comparison.reference, *comparison.models], comparison)
     for name, scores in text.scores.items():
-        if artifacts.read_manifest(scores.path)["options"] != comparison.manifest["scores"][name]:
+        if parquet_files.read_manifest(scores.path)["options"] != comparison.manifest["scores"][name]:
             problem = "the scores have changed since the comparison"
             raise UserError(problem, where=scores.path, remedy="run the same `recallkit gap` again")
     costliest = [frame.rows() for frame in text.costliest(_MOST_SHOWN)]
@@ -257,7 +257,7 @@ class _Packer:
         self._text, self._requested, self.pieces = text, requested, Pieces(text.tokenizer)
         self.other_tokenizers = []
         for name, scores in text.scores.items():
-            if artifacts.read_manifest(scores.path).get("tokenizer") is not None:
+            if parquet_files.read_manifest(scores.path).get("tokenizer") is not None:
                 self.other_tokenizers.append(name)
         self._sources: dict[str, int] = {}
         self._ids: set[int] = set()

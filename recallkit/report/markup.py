@@ -17,7 +17,8 @@ from markupsafe import Markup
 from recallkit.config import VERSION, home
 from recallkit.display.cells import DASH, Struck
 from recallkit.errors import UserError, printable
-from recallkit.storage.artifacts import digest_bytes, digest_json, read_json, write_json
+from recallkit.storage.artifacts import read_json, write_json
+from recallkit.storage.hashing import digest_bytes, digest_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

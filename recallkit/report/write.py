@@ -19,7 +19,7 @@ from recallkit.options import ReportOptions
 from recallkit.report import excerpts, markup, sections, words
 from recallkit.report.sections import losses_section
 from recallkit.report.sequence import score_files
-from recallkit.storage import artifacts
+from recallkit.storage import artifacts, hashing, parquet_files
 from recallkit.storage.artifacts import DamagedError
 from recallkit.storage.result import KINDS
 from recallkit.storage.unfinished import PARTIAL
@@ -113,7 +113,7 @@ def _inputs(
         read += score_files(comparison, comparison.slices).values()
         files += [file for file in read if file.is_file()]
     facts = [str(options), [file.name for file in files], markup.resources()]
-    return artifacts.digest_inputs(facts, files)
+    return hashing.digest_inputs(facts, files)
 
 
 def figures_of(results: Mapping[str, Path], models: Sequence[str] = ()) -> list[Figure]:
@@ -173,7 +173,7 @@ def _contains(folder: Path, kind: str) -> bool:
     """Whether a result of this kind is right here, and no other file of that name."""
     file = folder / f"{kind}.parquet"
     try:
-        return file.is_file() and bool(artifacts.read_manifest(file).get("kind") == kind)
+        return file.is_file() and bool(parquet_files.read_manifest(file).get("kind") == kind)
     except UserError as error:
         # A damaged one is one all the same, as is a comparison of another version: reading it
         # says what is wrong with it.

@@ -12,7 +12,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from recallkit.storage.journal import read_part
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Saver:
             table = read_part(path)
             for name, into in self._columns.items():
                 into[:] = table[name].to_numpy()
-            batched.num_done = int(artifacts.read_manifest(path)["batches"])
+            batched.num_done = int(parquet_files.read_manifest(path)["batches"])
         self._saved = batched.num_done
 
     @property
@@ -84,10 +84,10 @@ class Saver:
             return
         table = pa.table({name: pa.array(values) for name, values in self._columns.items()})
         facts = {"batches": self._batched.num_done, "tokens": self.tokens_done}
-        artifacts.write_parquet(self._path, [table], table.schema, facts)
+        parquet_files.write_parquet(self._path, [table], table.schema, facts)
         self._saved = self._batched.num_done
 
 
 def tokens_saved(path: Path) -> int:
     """The predicted tokens in the file of a begun part; 0 if there is none."""
-    return int(artifacts.read_manifest(path)["tokens"]) if path.exists() else 0
+    return int(parquet_files.read_manifest(path)["tokens"]) if path.exists() else 0

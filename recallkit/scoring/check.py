@@ -14,7 +14,7 @@ from recallkit.options import ScoringOptions
 from recallkit.scoring.identity import score_path
 from recallkit.scoring.own_tokenizer import read_tokenizer
 from recallkit.scoring.plan import ScoringPlan
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from recallkit.storage.journal import Parts
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _plan_in_float64(spec: ModelSpec, slices: Path, options: ScoringOptions) -> 
     """The plan of finished scores in float64, a sequence at a time."""
     one_by_one = replace(options, batch_tokens=1)
     file = score_path(slices, spec)
-    manifest = artifacts.read_manifest(file)
+    manifest = parquet_files.read_manifest(file)
     plan = ScoringPlan.of_slices(spec, slices, one_by_one, manifest["options"])
     plan = replace(plan, device="cpu", dtype="float64")
     tokenizer = read_tokenizer(plan)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UserError
 from recallkit.models.spec import one_model
-from recallkit.storage import artifacts
+from recallkit.storage import hashing, parquet_files
 from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def sequences_of(slices: Path) -> dict[str, Any]:
     """The manifest of the sequences, with the `counts` of their labels. Raises UserError if the
     labels beside them are of other sequences."""
-    tokens = artifacts.read_manifest(slices / "tokens.parquet")
-    sequences = artifacts.read_manifest(slices / "sequences.parquet")
+    tokens = parquet_files.read_manifest(slices / "tokens.parquet")
+    sequences = parquet_files.read_manifest(slices / "sequences.parquet")
     if tokens["sequences_digest"] != sequences["sequences_digest"]:
         problem = "labels and sequences do not belong together"
         raise UserError(problem, where=slices, remedy="run `recallkit slice` again with --force")
@@ -69,9 +69,9 @@ def score_path(
     if last is not None:
         folder /= str(last)
     if against is not None:
-        folder /= f"against-{artifacts.file_slug(against.key)}"
+        folder /= f"against-{hashing.file_slug(against.key)}"
     key = model if isinstance(model, str) else model.key
-    return folder / f"{artifacts.file_slug(key)}.parquet"
+    return folder / f"{hashing.file_slug(key)}.parquet"
 
 
 def find_scores(slices: Path, model: Any) -> Path:
@@ -94,7 +94,7 @@ def scored_models(slices: Path) -> dict[Path, str]:
     names = {}
     for file in sorted((slices / "scores").glob("*.parquet")):
         with contextlib.suppress(UserError):
-            manifest = artifacts.read_manifest(file)
+            manifest = parquet_files.read_manifest(file)
             if manifest.get("kind") == "scores":
                 names[file] = str(manifest["model"])
     return names
@@ -115,7 +115,7 @@ def count_inexact(model: str | ModelSpec, slices: Path) -> dict[str, float] | No
     from recallkit.storage import db
 
     file = score_path(slices, model)
-    if artifacts.read_manifest(file).get("tokenizer") is None:
+    if parquet_files.read_manifest(file).get("tokenizer") is None:
         return None
     views = {"tokens": slices / "tokens.parquet", "scores": file}
     with db.connect(threads=1, views=views) as connection:

@@ -23,7 +23,7 @@ from recallkit.models.live import evaluating
 from recallkit.models.loading import load_model, warn_remote_code
 from recallkit.scoring.identity import score_path
 from recallkit.scoring.windows import longest_sequence
-from recallkit.storage import artifacts, schemas
+from recallkit.storage import hashing, parquet_files, schemas
 from recallkit.storage.journal import Parts
 from recallkit.storage.result import Result
 
@@ -75,15 +75,15 @@ def mixer_means(plan: ScoringPlan) -> MixerMeans | None:
     intact = plan.intact()
     folder = score_path(plan.slices, plan.spec).parent / "means"
     identity = intact.identity()
-    path = folder / f"{artifacts.digest_json(identity)}.parquet"
+    path = folder / f"{hashing.digest_json(identity)}.parquet"
     result = Result(path, _LAYOUT, identity)
     if not result.is_complete():
         with evaluating(plan.module):
             _make(intact, result)
     rows = schemas.read_frame(path).to_dicts()
     means = {row["mixer"]: np.array(row["mean"], np.float64) for row in rows}
-    digests = [[name, artifacts.digest_arrays(mean)] for name, mean in means.items()]
-    return MixerMeans(means, artifacts.digest_json(digests))
+    digests = [[name, hashing.digest_arrays(mean)] for name, mean in means.items()]
+    return MixerMeans(means, hashing.digest_json(digests))
 
 
 def _make(plan: ScoringPlan, result: Result) -> None:
@@ -106,4 +106,4 @@ def _make(plan: ScoringPlan, result: Result) -> None:
     schema = schemas.arrow_schema(_LAYOUT)
     table = pa.Table.from_pylist(rows, schema)
     facts = {**result.stamp(), "model": plan.name}
-    artifacts.write_parquet(result.path, [table], schema, facts)
+    parquet_files.write_parquet(result.path, [table], schema, facts)

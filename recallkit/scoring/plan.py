@@ -23,7 +23,7 @@ from recallkit.models.plan import ModelPlan
 from recallkit.models.recorded import file_for
 from recallkit.scoring.identity import score_facts, score_path, sequences_of
 from recallkit.scoring.windows import ContextWindow, LastIds, check_context, longest_sequence
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from recallkit.storage.result import Result
 
 if TYPE_CHECKING:
@@ -215,9 +215,7 @@ class ScoringPlan(ModelPlan):
             if plan._reads_other_ids():
                 vocabularies = "predictions over different vocabularies have no divergence"
                 remedy = "compare models of the slices' tokenizer, or leave out the divergence"
-                raise UserError(
-                    f"another tokenizer: {vocabularies}", where=plan.name, remedy=remedy
-                )
+                raise UserError(f"another tokenizer: {vocabularies}", where=plan.name, remedy=remedy)
         if self._effective_window() != reference._effective_window():
             problem = f"it and {reference.name} read sequences in different windows"
             remedy = "give both the same --context and --stride"
@@ -344,7 +342,7 @@ class ScoringPlan(ModelPlan):
     @property
     def total(self) -> int:
         """Predicted tokens."""
-        return int(artifacts.read_manifest(self.slices / "sequences.parquet")["num_rows"])
+        return int(parquet_files.read_manifest(self.slices / "sequences.parquet")["num_rows"])
 
     def amount_done(self) -> int:
         """The predicted tokens whose scores are on disk, of parts that are complete or begun."""

@@ -21,7 +21,7 @@ from recallkit.scoring.identity import score_facts, score_path, sequences_of
 from recallkit.scoring.recording import BESIDE, Recording, Rows, facts_of
 from recallkit.scoring.scores import PARQUET_OPTIONS, check_finite
 from recallkit.scoring.token_fit import TokenFit, place_of, unigram_surprisal
-from recallkit.storage import artifacts, schemas
+from recallkit.storage import hashing, parquet_files, schemas
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
 
@@ -43,7 +43,7 @@ def record(plan: ScoringPlan, timings: Timings) -> dict[str, Any]:
 
     Raises UserError where they are not the NLLs, in nats, of the tokens of the slices.
     """
-    path, labels = Path(plan.location), artifacts.read_manifest(plan.slices / "tokens.parquet")
+    path, labels = Path(plan.location), parquet_files.read_manifest(plan.slices / "tokens.parquet")
     stated = facts_of(path)
     if stated.get("sequences_digest", labels["sequences_digest"]) != labels["sequences_digest"]:
         problem = f"NLLs of other ids: its sequences_digest is not that of {plan.slices}"
@@ -82,7 +82,7 @@ def record_array(slices: Path, name: str, nll: np.ndarray, prefix: Prefix) -> Pa
     """
     sequences = sequences_of(slices)
     options = {
-        "model_digest": artifacts.digest_arrays(nll),
+        "model_digest": hashing.digest_arrays(nll),
         "sequences_digest": sequences["sequences_digest"],
         "dtype": None,
     }
@@ -122,7 +122,7 @@ def write_scores(
                     show(rows.stop)
 
             file = new / result.path.name
-            manifest |= artifacts.write_parquet(file, tables(), schema, facts, **PARQUET_OPTIONS)
+            manifest |= parquet_files.write_parquet(file, tables(), schema, facts, **PARQUET_OPTIONS)
         stage.amounts["tokens"] = manifest["num_rows"]
     return manifest
 
@@ -147,7 +147,7 @@ def _fit(slices: Path, path: Path, stated: Mapping[str, Any]) -> TokenFit:
     # Changed text has few beginnings, each many times, which tell little of the unit: it is that of
     # the text's own NLLs, which are read first.
     is_unit_known = "unit" in stated or is_changed_text(slices)
-    labels = artifacts.read_manifest(slices / "tokens.parquet")
+    labels = parquet_files.read_manifest(slices / "tokens.parquet")
     surprisal = unigram_surprisal(_token_counts(slices, labels["tokenizer"]["vocab_size"]))
     return TokenFit(path, surprisal, "sequences_digest" in stated, is_unit_known)
 

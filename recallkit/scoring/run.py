@@ -35,7 +35,7 @@ from recallkit.scoring.identity import score_path
 from recallkit.scoring.own_tokenizer import read_tokenizer
 from recallkit.scoring.plan import ScoringPlan
 from recallkit.scoring.recording import prefix_of
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
 from recallkit.text.special_tokens import Prefix
@@ -127,7 +127,7 @@ def _identified(
     not be known."""
     file = score_path(slices, spec)
     Result(file, "scores", {}).check_replaceable()
-    scored = artifacts.manifest_options(file, force=force)
+    scored = parquet_files.manifest_options(file, force=force)
     before = like or ({} if force else scored or {})
     plan = ScoringPlan.of_slices(spec, slices, options, before)
     check_device(plan.device)
@@ -153,7 +153,7 @@ def _identified(
         digest = plan.sequences["sequences_digest"]
         dtype = plan.dtype if plan.kind.is_run else None
         identity = {**scored, "sequences_digest": digest, "dtype": dtype}
-        plan = replace(plan, prefix=Prefix(**artifacts.read_manifest(file)["prefix"]))
+        plan = replace(plan, prefix=Prefix(**parquet_files.read_manifest(file)["prefix"]))
     result = Result(file, "scores", identity, force=force, remedy=remedy)
     return replace(plan, result=result), tokenizer
 
@@ -204,7 +204,7 @@ def _has_changed(plan: ScoringPlan) -> bool:
     file = plan.result.path
     if not file.is_file():
         return False
-    manifest = artifacts.read_manifest(file)
+    manifest = parquet_files.read_manifest(file)
     is_same_file = manifest["source"] == plan.location
     return bool(is_same_file and manifest["options"]["model_digest"] != plan.digest)
 

@@ -17,7 +17,7 @@ from recallkit.errors import UserError
 from recallkit.parallel import ahead
 from recallkit.slicing.labels import repeated_bigrams
 from recallkit.slicing.threshold import BY_DEFAULT, RareCount
-from recallkit.storage import artifacts, schemas
+from recallkit.storage import parquet_files, schemas
 from recallkit.storage.artifacts import MANIFEST
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
@@ -116,7 +116,7 @@ def _make_sequences(
 
     options = _sequences_options(opened, seq_len)
     # --force makes labels again, but sequences only if options differ.
-    is_other = artifacts.manifest_options(path, force=force) != options
+    is_other = parquet_files.manifest_options(path, force=force) != options
     result = Result(path, "sequences", options, force=force and is_other)
     if (finished := result.finished()) is not None:
         timings.keep("slicing", path.with_name(MANIFEST), "slicing")
@@ -179,7 +179,7 @@ def _sequence_groups(opened: OpenText, journal: Journal, seq_len: int) -> Iterat
         for block in ahead(blocks):
             table = sequences_table(block)
             part = journal.part(journal.num_parts)
-            artifacts.write_parquet(
+            parquet_files.write_parquet(
                 part,
                 [table],
                 schema,
@@ -218,7 +218,7 @@ def make_labels(
     from recallkit.text.sequences import sequence_groups
 
     sequences = out / "sequences.parquet"
-    of_sequences = artifacts.read_manifest(sequences)
+    of_sequences = parquet_files.read_manifest(sequences)
     counts = table.describe() if table is not None else None
     options = {
         "sequences_digest": of_sequences["sequences_digest"],
@@ -227,7 +227,7 @@ def make_labels(
     }
     if counts is not None and "hashes" in counts:
         options["hashes"] = counts["hashes"]
-    earlier = artifacts.manifest_options(out / "tokens.parquet", force=force) or {}
+    earlier = parquet_files.manifest_options(out / "tokens.parquet", force=force) or {}
     adds_counts = counts is not None and earlier.get("counts_id", "") is None
     result = _labels_result(out, options, force=force or adds_counts)
     if (finished := result.reused()) is not None:
@@ -269,7 +269,7 @@ def make_labels(
             )
             schema, path = schemas.arrow_schema("tokens"), new / "tokens.parquet"
             with contextlib.closing(tables):
-                manifest |= artifacts.write_parquet(
+                manifest |= parquet_files.write_parquet(
                     path,
                     tables,
                     schema,

@@ -28,7 +28,7 @@ from recallkit.slicing.threshold import (
     small_counts_note,
     what_is_unseen,
 )
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from recallkit.storage.artifacts import MANIFEST
 from recallkit.storage.timings import read_timings
 
@@ -159,7 +159,7 @@ def _query(slices: Path, name: str) -> pl.DataFrame:
 
 def manifest_of(slices: Path) -> dict[str, Any]:
     """The manifest of a slice directory's labelled tokens."""
-    return artifacts.read_manifest(slices / "tokens.parquet")
+    return parquet_files.read_manifest(slices / "tokens.parquet")
 
 
 _MOST_LEFT_OUT = 5

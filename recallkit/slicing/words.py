@@ -23,7 +23,7 @@ import numpy as np
 
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
-from recallkit.storage import artifacts
+from recallkit.storage import artifacts, parquet_files
 from recallkit.storage.result import Result
 from recallkit.storage.schemas import LAYOUTS, arrow_schema
 from recallkit.text.sequences import group_ids, sequence_groups
@@ -112,15 +112,15 @@ def make_words(slices: Path) -> dict[str, Any]:
     from recallkit.text.tokenizers import load_slices_tokenizer
 
     tokens, path = slices / "tokens.parquet", words_path(slices / "tokens.parquet")
-    labels = artifacts.read_manifest(tokens)
+    labels = parquet_files.read_manifest(tokens)
     options = words_options(labels)
     artifacts.check_replaceable(path)
-    is_other = artifacts.manifest_options(path, force=True) not in (None, options)
+    is_other = parquet_files.manifest_options(path, force=True) not in (None, options)
     result = Result(path, "words", options, force=is_other)
     if (finished := result.finished()) is not None:
         return finished
     sequences = slices / "sequences.parquet"
-    if artifacts.read_manifest(sequences)["sequences_digest"] != labels["sequences_digest"]:
+    if parquet_files.read_manifest(sequences)["sequences_digest"] != labels["sequences_digest"]:
         problem = "other sequences than those that were labelled"
         raise UserError(problem, where=sequences, remedy=_SLICE_AGAIN)
     text = load_slices_tokenizer(slices, labels["tokenizer"]).document_text
@@ -142,7 +142,7 @@ def make_words(slices: Path) -> dict[str, Any]:
                 show(done)
 
         schema, texts = arrow_schema("words"), ["word_kind", "word_count"]
-        return artifacts.write_parquet(path, tables(), schema, facts, use_dictionary=texts)
+        return parquet_files.write_parquet(path, tables(), schema, facts, use_dictionary=texts)
 
 
 def _train_counts(tokens: Path) -> Iterator[int | None]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
-from recallkit.storage.artifacts import file_state
+from recallkit.storage.hashing import file_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from recallkit import events
 from recallkit.errors import UserError, lacks_resources
-from recallkit.storage import artifacts, unfinished
+from recallkit.storage import artifacts, hashing, parquet_files, unfinished, whole_files
 from recallkit.storage.artifacts import DamagedError
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Journal:
         import pyarrow as pa
 
         try:
-            return artifacts.read_parquet(self.part(index), schema)
+            return parquet_files.read_parquet(self.part(index), schema)
         except (pa.ArrowException, OSError, DamagedError) as error:
             if lacks_resources(error):
                 raise
@@ -223,11 +223,11 @@ def removing_damage(part: Path) -> Iterator[None]:
 def read_part(part: Path, schema: pa.Schema | None = None) -> pa.Table:
     """A part that is a Parquet file, every byte of it checked; see `removing_damage`."""
     with removing_damage(part):
-        return artifacts.read_parquet(part, schema)
+        return parquet_files.read_parquet(part, schema)
 
 
 def _mark(key: dict[str, Any]) -> str:
-    return artifacts.digest_json(key)[:12]
+    return hashing.digest_json(key)[:12]
 
 
 def _write_once(path: Path, value: dict[str, Any]) -> None:
@@ -236,7 +236,7 @@ def _write_once(path: Path, value: dict[str, Any]) -> None:
     artifacts.write_json(mine, value)
     try:
         os.link(mine, path)
-        artifacts.sync_folder(path.parent)
+        whole_files.sync_folder(path.parent)
     except FileExistsError:
         pass
     except OSError:  # a file system without links

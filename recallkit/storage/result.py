@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from recallkit import events
 from recallkit.config import SCHEMA_VERSION, VERSION
 from recallkit.errors import UserError
-from recallkit.storage import artifacts, schemas, unfinished
+from recallkit.storage import artifacts, hashing, parquet_files, schemas, unfinished
 from recallkit.storage.artifacts import MANIFEST, DamagedError
 from recallkit.storage.journal import Journal, PartsJournal, journal_folder, leftover
 from recallkit.storage.records import Manifest, kinds_of
@@ -58,7 +58,7 @@ class Result:
     others: Sequence[Path] = ()
     beside: Sequence[Path] = ()
     remedy: str = REPLACE
-    read: Callable[[Path], dict[str, Any]] = artifacts.read_manifest
+    read: Callable[[Path], dict[str, Any]] = parquet_files.read_manifest
 
     def finished(self) -> dict[str, Any] | None:
         """The manifest if the result is complete; None if it is to be made. Reads its members once, to check them.
@@ -74,7 +74,7 @@ class Result:
         if not isinstance(options, dict):
             raise UserError("the manifest has no field options", where=self.path, remedy=self.remedy)
         self._check_options(options)
-        if any(artifacts.manifest_options(other) != self.options for other in self.others) or not self._has_all_members():
+        if any(parquet_files.manifest_options(other) != self.options for other in self.others) or not self._has_all_members():
             return None  # one was removed, or a run was killed as it renamed them
         self._remove_leftovers()
         return manifest
@@ -198,7 +198,7 @@ class Question(Generic[_Tables]):
         return None if self.result.reused() is None else self.read()
 
     def answered(self, inputs: str) -> _Tables | None:
-        """A complete answer made of these inputs (`artifacts.digest_inputs`); None if there is
+        """A complete answer made of these inputs (`hashing.digest_inputs`); None if there is
         none."""
         manifest = self.check()
         return self.read() if manifest is not None and manifest.get("inputs") == inputs else None
@@ -212,7 +212,7 @@ class Question(Generic[_Tables]):
         `Result.writing` does."""
         result = self.result
         manifest = {**result.stamp(), **facts}
-        artifacts.write_frames(tables, self.folder, manifest, timings.to_json(), result.check_unclaimed)
+        parquet_files.write_frames(tables, self.folder, manifest, timings.to_json(), result.check_unclaimed)
 
 
 def read_tables(tables: type[_Tables], folder: Path) -> _Tables:
@@ -229,7 +229,7 @@ def read_tables(tables: type[_Tables], folder: Path) -> _Tables:
             if field.default is MISSING or f"{field.name}.parquet" in listed
         ]
         for name in names:
-            artifacts.read_manifest(folder / f"{name}.parquet")
+            parquet_files.read_manifest(folder / f"{name}.parquet")
         frames = {name: schemas.read_frame(folder / f"{name}.parquet") for name in names}
     return tables(**frames)
 
@@ -240,10 +240,10 @@ def read_result(
     folder: Path,
 ) -> tuple[_Record, _Tables]:
     """The manifest and the tables of an answer, of one run. Raises UserError as `read_tables` and
-    `artifacts.read_manifest` do."""
+    `parquet_files.read_manifest` do."""
     [kind] = kinds_of(record)
     with artifacts.unchanged(folder / MANIFEST):
-        manifest = artifacts.read_manifest(folder / f"{kind}.parquet", record)
+        manifest = parquet_files.read_manifest(folder / f"{kind}.parquet", record)
         return manifest, read_tables(tables, folder)
 
 
@@ -258,7 +258,7 @@ def folder_of(parent: Path, words: Iterable[str], question: Mapping[str, Any]) -
     name = "-".join(word.removeprefix("zoo:") for word in words)
     safe = re.sub(r"[^A-Za-z0-9_]+", "-", name).strip("-")[:_LONGEST_NAME] or "result"
     question = json.loads(json.dumps(question))
-    plain, other = parent / safe, parent / f"{safe}.{artifacts.digest_json(question)[:8]}"
+    plain, other = parent / safe, parent / f"{safe}.{hashing.digest_json(question)[:8]}"
     manifest = artifacts.json_object(plain / MANIFEST)
     options = manifest.get("options")
     known = {**manifest, **options} if isinstance(options, dict) else manifest

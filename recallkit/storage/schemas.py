@@ -1,5 +1,5 @@
 """The columns of every table of ours, in one place, checked wherever a table is read
-(`artifacts.read_manifest`)."""
+(`parquet_files.read_manifest`)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UserError
-from recallkit.storage import artifacts
+from recallkit.storage import hashing
 from recallkit.text.fields import FieldFinder
 from recallkit.text.readers import JsonLinesShard, Shard
 
@@ -123,7 +123,7 @@ class LibraryShard(Shard):
     def digest(self) -> str:
         """The digest of names and contents, which differ between versions of Python."""
         texts = [(text.id.encode(), text.text().encode()) for text in library_texts("train")]
-        return artifacts.digest_json([artifacts.digest_bytes(*pair) for pair in texts])
+        return hashing.digest_json([hashing.digest_bytes(*pair) for pair in texts])
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """Documents from `first` on, each with its number; blank ones are left out, and so are

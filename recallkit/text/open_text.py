@@ -13,7 +13,7 @@ from recallkit.display import console
 from recallkit.display.cells import counted
 from recallkit.display.progress import progress
 from recallkit.errors import UserError, printable, redacted
-from recallkit.storage import artifacts
+from recallkit.storage import hashing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -143,7 +143,7 @@ class OpenText:
         sources = [[digest, shard.source] for digest, shard in pairs]
         if len(sources) <= _MOST_LISTED:
             return sources
-        return [[artifacts.digest_json(sources), f"{len(sources):,} shards"]]
+        return [[hashing.digest_json(sources), f"{len(sources):,} shards"]]
 
     @cached_property
     def drawn(self) -> Drawn | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from recallkit.errors import UserError, lacks_resources, redacted
-from recallkit.storage import artifacts, given_files
+from recallkit.storage import given_files, hashing
 from recallkit.storage.given_files import check_part
 
 if TYPE_CHECKING:
@@ -113,10 +113,10 @@ class RemotePath:
         checksum = next((info[name] for name in _CHECKSUMS if info.get(name)), None)
         if checksum is not None or size is None:
             facts = [self.name, size, str(checksum or info.get("Last-Modified"))]
-            return artifacts.digest_json(facts)
+            return hashing.digest_json(facts)
 
         def sample(files: Any, path: str) -> str:
-            return artifacts.digest_samples(size, functools.partial(files.cat_file, path))
+            return hashing.digest_samples(size, functools.partial(files.cat_file, path))
 
         return self._call(sample)
 
@@ -258,7 +258,7 @@ def size_of(path: AnyPath) -> int | None:
 def digest_of(path: AnyPath) -> str:
     """A digest that changes when the content does: of length and samples, or of what the server
     says. Raises OSError."""
-    return path.digest() if isinstance(path, RemotePath) else artifacts.digest_sample(path)
+    return path.digest() if isinstance(path, RemotePath) else hashing.digest_sample(path)
 
 
 def files_below(path: AnyPath) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UsageError, UserError
-from recallkit.storage import artifacts
+from recallkit.storage import hashing
 from recallkit.text.readers import Shard
 from recallkit.text.tables import rows_of
 
@@ -41,7 +41,7 @@ class HubShard(Shard):
     def digest(self) -> str:
         """The digest of id, split, revision and configuration: no content is read, so a change of
         an unnamed revision goes unnoticed."""
-        return artifacts.digest_json(
+        return hashing.digest_json(
             [self.repo, self.split, self.revision, *([] if self.config is None else [self.config])],
         )
 

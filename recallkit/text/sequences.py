@@ -16,7 +16,8 @@ import numpy as np
 
 from recallkit.config import SEQUENCES_PER_ROW_GROUP, sequences_per_row_group
 from recallkit.ragged import offsets_of, positions_within
-from recallkit.storage.artifacts import digest_arrays, digest_json, read_manifest, write_parquet
+from recallkit.storage.hashing import digest_arrays, digest_json
+from recallkit.storage.parquet_files import read_manifest, write_parquet
 from recallkit.storage.schemas import LAYOUTS, arrow_schema
 from recallkit.text.records import Boundary, Position, join_documents
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from recallkit.errors import UserError
-from recallkit.storage import artifacts
+from recallkit.storage import hashing
 from recallkit.text.fields import IDS_FIELD
 from recallkit.text.readers import FileShard
 from recallkit.text.records import no_tokenizer
@@ -61,8 +61,8 @@ class TokenFileShard(FileShard):
         Raises UserError if that is unknown.
         """
         layout = self._layout()
-        index = [] if layout.documents is None else [artifacts.digest_sample(layout.documents.path)]
-        return artifacts.digest_json([FileShard.digest(self), layout.dtype, layout.start, *index])
+        index = [] if layout.documents is None else [hashing.digest_sample(layout.documents.path)]
+        return hashing.digest_json([FileShard.digest(self), layout.dtype, layout.start, *index])
 
     def size(self) -> int:
         """The length of the file, or of its part.

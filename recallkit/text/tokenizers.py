@@ -18,9 +18,10 @@ import numpy as np
 from recallkit import config
 from recallkit.display import console
 from recallkit.errors import UserError
-from recallkit.storage.artifacts import digest_json, replacing
 from recallkit.storage.given_files import check_file, check_files_in
+from recallkit.storage.hashing import digest_json
 from recallkit.storage.hub import hub_file, hub_file_if_any
+from recallkit.storage.whole_files import replacing
 from recallkit.text.encoding import checked_encoder, fails, limited
 from recallkit.text.records import Vocabulary
 from recallkit.text.special_tokens import (

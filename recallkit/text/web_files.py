@@ -19,7 +19,7 @@ from fsspec.spec import AbstractBufferedFile
 
 from recallkit import config, events
 from recallkit.errors import UserError, redacted
-from recallkit.storage import artifacts, given_files
+from recallkit.storage import given_files, hashing
 from recallkit.text.web_server import DOWNLOAD, Facts, NoPartsError, WebFile
 
 BLOCK = 1 << 22
@@ -56,7 +56,7 @@ class WebFiles(AbstractFileSystem):  # type: ignore[misc]
         """Name and size, and `ETag`: the server's tag, or its date with a digest of the URL."""
         file = WebFile(path)
         facts = file.facts()
-        dated = f"{facts.modified} {artifacts.digest_json(file.url)}" if facts.modified else ""
+        dated = f"{facts.modified} {hashing.digest_json(file.url)}" if facts.modified else ""
         return {"name": path, "size": facts.size, "type": "file", "ETag": facts.tag or dated}
 
     def cat_file(

@@ -13,7 +13,7 @@ from recallkit.display import console
 from recallkit.display.exports import frames_of
 from recallkit.display.figure_files import save_figures
 from recallkit.errors import redacted
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from recallkit.storage.result import KINDS
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _manifest(folder: Path | None, kind: str) -> dict[str, Any]:
     if folder is not None:
         for path in (folder / f"{kind}.parquet", folder / "tokens.parquet"):
             if path.is_file():
-                return {kind: artifacts.read_manifest(path)}
+                return {kind: parquet_files.read_manifest(path)}
     return {}
 
 

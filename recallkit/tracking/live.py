@@ -20,7 +20,7 @@ from recallkit.models.prefix import prefix_notes
 from recallkit.models.spec import one_model
 from recallkit.scoring.recorded import record_array
 from recallkit.slicing.definitions import parse_slices
-from recallkit.storage import artifacts, records
+from recallkit.storage import hashing, records
 from recallkit.storage.journal import Journal
 from recallkit.storage.result import read_result
 from recallkit.trackers import log_step
@@ -101,7 +101,7 @@ class Tracker(NotebookResult):
             if first is not None:
                 self._run.add_models({None: first})
             self._reading = Reading(self._run.slices, bos)
-        self._name = f"run {artifacts.digest_json(str(folder.resolve()))[:6]}"
+        self._name = f"run {hashing.digest_json(str(folder.resolve()))[:6]}"
         """Begins the names of its scores, so that runs that share slices do not share them."""
         self.table = make_tables([]).track
         """The rows so far, see `TrackTables`."""

@@ -17,7 +17,7 @@ from recallkit.scoring import make_scores, plan_scores, score_path
 from recallkit.scoring.run import note_prefixes
 from recallkit.slicing.labels import summarise_slices
 from recallkit.slicing.words import make_words, needed_columns
-from recallkit.storage import artifacts, records
+from recallkit.storage import parquet_files, records
 from recallkit.storage.result import Question, folder_of
 from recallkit.storage.timings import Timings
 from recallkit.tracking.steps import by_step, expand
@@ -131,7 +131,7 @@ class TrackedRun:
             checkpoints = [self.checkpoints[step] for step in steps]
             tables = make_tables(checkpoints)
         files = [one.file for one in checkpoints]
-        scores = [artifacts.read_manifest(file, records.Scores) for file in files]
+        scores = [parquet_files.read_manifest(file, records.Scores) for file in files]
         facts: records.Track = {
             "options": self.options,
             "models": tables.track["model"].to_list(),

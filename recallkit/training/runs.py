@@ -12,7 +12,7 @@ from recallkit.declarations import names, numbers
 from recallkit.errors import UsageError, UserError
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.mixers import MIXERS, options_of
-from recallkit.storage import artifacts
+from recallkit.storage import hashing
 from recallkit.synthetic.tasks import (
     identify_task,
     make_examples,
@@ -91,7 +91,7 @@ class Run(NamedTuple):
     @property
     def digest(self) -> str:
         """Of its identity: the name of its file."""
-        return artifacts.digest_json(self.identity())[:16]
+        return hashing.digest_json(self.identity())[:16]
 
 
 def runs_of(name: str, task: str, choices: SweepOptions) -> list[Run]:

@@ -17,7 +17,7 @@ from recallkit.declarations import amount
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.models import zoo
-from recallkit.storage import artifacts
+from recallkit.storage import artifacts, whole_files
 from recallkit.text.records import Position
 from recallkit.text.sequences import pack_sequences
 from recallkit.text.tokenizers import TOKENIZER_FILE, write_tokenizer
@@ -56,7 +56,7 @@ def _write_windows(opened: OpenText, seq_len: int, path: Path) -> None:
     )
     done = 0
     with (
-        artifacts.replacing(path) as temporary,
+        whole_files.replacing(path) as temporary,
         temporary.open("wb") as file,
         progress("packing", total=opened.most_tokens) as show,
     ):
@@ -332,7 +332,7 @@ class TextRun:
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     from safetensors.torch import save_file
 
-    with artifacts.replacing(path) as temporary:
+    with whole_files.replacing(path) as temporary:
         mode = temporary.stat().st_mode  # safetensors makes a file for its owner alone
         save_file({name: value.contiguous().cpu() for name, value in tensors.items()}, temporary)
         with contextlib.suppress(OSError):  # a file system without modes

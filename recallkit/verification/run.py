@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.display.cells import counted
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
-from recallkit.storage import artifacts, unfinished
+from recallkit.storage import artifacts, hashing, parquet_files, unfinished
 from recallkit.storage.journal import leftover
 from recallkit.storage.result import KINDS
 from recallkit.storage.unfinished import MARK, NEW, PARTIAL
@@ -144,7 +144,7 @@ def _check_member(
         return
     with verified.reading(path):
         if path.suffix == ".parquet":
-            manifests[path] = artifacts.read_manifest(path)
+            manifests[path] = parquet_files.read_manifest(path)
         elif artifacts.check_member(path) and path.suffix == ".duckdb":
             manifests[path] = read_meta(path)
 
@@ -154,7 +154,7 @@ def _is_table(path: Path) -> bool:
     from recallkit.counting.table import read_meta
 
     if path.suffix != ".duckdb":
-        return path.suffix == ".parquet" and path.is_file() and artifacts.is_table(path)
+        return path.suffix == ".parquet" and path.is_file() and parquet_files.is_table(path)
     with contextlib.suppress(UserError):
         return bool(read_meta(path))
     return False
@@ -191,7 +191,7 @@ def _options_of(folder: Path) -> Mapping[str, Any] | None:
     target = folder.with_name(folder.name[1:].removesuffix(PARTIAL))
     if folder.name.endswith(NEW) or not target.is_file():
         return None
-    read = artifacts.read_manifest if target.suffix == ".parquet" else read_meta
+    read = parquet_files.read_manifest if target.suffix == ".parquet" else read_meta
     with contextlib.suppress(UserError, KeyError):
         options: dict[str, Any] = read(target)["options"]
         return options
@@ -267,7 +267,7 @@ def _scores_of(manifest: Manifest) -> list[tuple[str, Any]]:
         return [(files[model], scores.get(model)) for model in both]
     if kind == "intervene":
         keys = (manifest.get("options") or {}).get("models") or []
-        names = [f"{artifacts.file_slug(key)}.parquet" for key in keys]
+        names = [f"{hashing.file_slug(key)}.parquet" for key in keys]
         options = [scores.get(model) for model in models]
         return list(zip(names, options, strict=False))
     return list(zip(files, scores, strict=False)) if kind == "track" else []

@@ -24,7 +24,7 @@ from recallkit.models.language_model import LanguageModel
 from recallkit.models.spec import ModelSpec, one_model
 from recallkit.options import ScoringOptions, TextOptions
 from recallkit.scoring import score, score_path
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from tests.conftest import made_up_texts, write_jsonl
 
 WIDTH, VOCAB = 64, 4096
@@ -154,7 +154,7 @@ def test_finished_work_is_reused_and_none_is_the_model_itself(tables, recaller, 
     score(ModelSpec(recaller, ablate="none"), slices, CPU)
     files = [score_path(slices, ModelSpec(recaller, ablate=name)) for name in (None, "none", "1")]
     assert pl.read_parquet(files[0]).equals(pl.read_parquet(files[1]))
-    assert artifacts.read_manifest(files[2])["model"] == "recaller without 1"
+    assert parquet_files.read_manifest(files[2])["model"] == "recaller without 1"
 
 
 def test_the_head_that_recalls_is_searched_by_halves_and_the_rest_is_not_divided(slices, tmp_path):
@@ -277,7 +277,7 @@ def test_the_bytes_of_a_path_are_those_of_the_caches_that_are_left(zoo_slices):
     """A head's keys and values of 255 ids, and beside them, fixed, the inputs of a convolution."""
     tables = in_zoo("attention", zoo_slices, budget=2)
     config = zoo.architecture("attention")
-    scores = artifacts.read_manifest(score_path(zoo_slices, one_model("zoo:attention")))
+    scores = parquet_files.read_manifest(score_path(zoo_slices, one_model("zoo:attention")))
     of_layer = 2 * config.d_model * int(scores["state_ids"]) * 4
     sizes = tables.mixers["cache_bytes"].to_list()
     assert sizes == [4 * of_layer, 3 * of_layer, 2 * of_layer]

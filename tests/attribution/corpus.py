@@ -13,7 +13,7 @@ import pyarrow as pa
 from recallkit.attribution.comparison import Comparison, read_comparison
 from recallkit.attribution.tables import attribute_gap
 from recallkit.slicing.definitions import parse_slices
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from recallkit.storage.schemas import arrow_schema
 from tests.planted import gap_manifest, labels_manifest, scores_manifest
 from tests.slicing.references import label_bigrams_reference
@@ -105,7 +105,7 @@ class Corpus:
         )
         ends = [*self._starts[1:], len(rows)]
         parts = [table.slice(start, end - start) for start, end in zip(self._starts, ends, strict=True)]
-        artifacts.write_parquet(path, parts, table.schema, {"num_rows": len(rows), **facts})
+        parquet_files.write_parquet(path, parts, table.schema, {"num_rows": len(rows), **facts})
         return path
 
 
@@ -203,7 +203,7 @@ def compared(
         "ref",
         list(models),
         slice=[slice_.option for slice_ in requested],
-        slices=artifacts.read_manifest(labels),
+        slices=parquet_files.read_manifest(labels),
     )
-    artifacts.write_frames(tables, folder / "gap", manifest)
+    parquet_files.write_frames(tables, folder / "gap", manifest)
     return read_comparison(folder / "gap")

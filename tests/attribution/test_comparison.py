@@ -11,7 +11,7 @@ import pytest
 from recallkit import attribution
 from recallkit.attribution.comparison import find_comparison, read_comparison
 from recallkit.errors import UserError
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 
 MODELS = ("control:bigram", "control:unigram")
 
@@ -39,7 +39,7 @@ def compared(slices) -> Path:
 
 def change_manifest(path: Path, **facts: object) -> None:
     table = pl.read_parquet(path).to_arrow()
-    artifacts.write_parquet(path, [table], table.schema, {**artifacts.read_manifest(path), **facts})
+    parquet_files.write_parquet(path, [table], table.schema, {**parquet_files.read_manifest(path), **facts})
 
 
 def test_a_comparison_is_what_was_written(compared, slices):
@@ -73,11 +73,11 @@ def test_tables_are_made_again_only_of_other_scores_or_where_asked(compared, sli
     assert not made(question=by_source)
     [scores] = slices.glob("scores/control-bigram*.parquet")
     manifest, table = (
-        artifacts.read_manifest(scores),
+        parquet_files.read_manifest(scores),
         pl.read_parquet(scores).with_columns(pl.col("nll") + 0.5).to_arrow(),
     )
     scores.with_suffix(".json").unlink()  # the list, whose digest is of the former scores
-    artifacts.write_parquet(scores, [table], table.schema, manifest)
+    parquet_files.write_parquet(scores, [table], table.schema, manifest)
     assert made(question=by_source), "other NLLs of the same model"
 
 
@@ -114,7 +114,7 @@ def test_slices_are_the_ones_around_it_or_those_that_are_named(compared, slices,
 
 
 def test_labels_of_another_threshold_are_others(compared, slices):
-    manifest = artifacts.read_manifest(slices / "tokens.parquet")
+    manifest = parquet_files.read_manifest(slices / "tokens.parquet")
     counts = manifest["counts"]
     change_manifest(slices / "tokens.parquet", counts={**counts, "path": "/moved/elsewhere.duckdb"})
     assert read_comparison(compared).slices == slices, "counts may move"

@@ -22,7 +22,7 @@ from recallkit.report import sections, words
 from recallkit.scoring import ScoringOptions, make_scores, plan_scores, score_path
 from recallkit.scoring.windows import LastIds, choose_last
 from recallkit.slicing.view import manifest_of
-from recallkit.storage import artifacts, db
+from recallkit.storage import db, parquet_files
 
 BIGRAM, CACHE, UNIGRAM = "control:bigram", "control:recall", "control:unigram"
 LASTS = [LastIds(1, 1), LastIds(4, 1), LastIds(8, 2), LastIds(20, 5)]
@@ -176,7 +176,7 @@ def test_intervals_are_of_the_same_resamples_as_those_of_the_gap(small_slices, t
 def test_copies_of_training_text_are_left_out(small_slices, tmp_path):
     slices = shutil.copytree(small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
     path = slices / "tokens.parquet"
-    labels, manifest = pq.read_table(path), artifacts.read_manifest(path)
+    labels, manifest = pq.read_table(path), parquet_files.read_manifest(path)
     marks = pa.array([13 * (row % 5 == 0) for row in range(len(labels))], pa.int8())
     known = {
         "tokens": int(np.count_nonzero(marks)),
@@ -185,7 +185,7 @@ def test_copies_of_training_text_are_left_out(small_slices, tmp_path):
         "ngrams": {"13": {"fraction": 1.0, "sampled": 1, "found": 1}},
     }
     labels = labels.set_column(labels.schema.get_field_index("in_training"), "in_training", marks)
-    artifacts.write_parquet(path, [labels], labels.schema, {**manifest, "in_training": known})
+    parquet_files.write_parquet(path, [labels], labels.schema, {**manifest, "in_training": known})
     tables = recallkit.gap(CACHE, BIGRAM, slices=slices, context_gain=4, clean=True)
     row, gap = tables.by_context.row(0, named=True), tables.gap.row(0, named=True)
     assert row["tokens"] == gap["tokens"] == np.count_nonzero(np.asarray(marks) == 0)

@@ -14,7 +14,7 @@ import recallkit
 from recallkit.attribution.divergence import QUANTILES, divergence_table, divergences, in_a_sentence
 from recallkit.report import words
 from recallkit.slicing.definitions import parse_slices
-from recallkit.storage import artifacts, schemas
+from recallkit.storage import parquet_files, schemas
 from tests.planted import scores_manifest
 
 FAR = "far=distance > 20"
@@ -25,10 +25,10 @@ def planted(slices: Path, folder: Path, name: str, kl: np.ndarray, agrees: np.nd
     """A file of these divergences."""
     keys, schema = pl.read_parquet(slices / "tokens.parquet", columns=["sequence", "position"]), schemas.arrow_schema("divergence")
     columns = [*(keys[name].to_arrow() for name in keys.columns), pa.array(kl.astype(np.float32)), pa.array(agrees)]
-    labels = artifacts.read_manifest(slices / "tokens.parquet")
+    labels = parquet_files.read_manifest(slices / "tokens.parquet")
     same = {field: labels[field] for field in ("sequences_digest", "num_rows")}
     facts = scores_manifest(name, kind="divergence", **same)
-    artifacts.write_parquet(folder / f"{name}.parquet", [pa.Table.from_arrays(columns, schema=schema)], schema, facts)
+    parquet_files.write_parquet(folder / f"{name}.parquet", [pa.Table.from_arrays(columns, schema=schema)], schema, facts)
     return folder / f"{name}.parquet"
 
 

@@ -13,7 +13,7 @@ from recallkit.attribution.context_gain import in_context_scores
 from recallkit.options import TextOptions
 from recallkit.scoring import score_path
 from recallkit.slicing import RareCount, slice_text
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from tests.conftest import made_up_texts, write_jsonl
 
 MODEL = "control:bigram"
@@ -47,7 +47,7 @@ def test_planted_losses_come_out_and_shorter_sequences_say_so(small_slices, tmp_
     table = pq.read_table(path)
     nlls = np.where(np.asarray(table["position"]) == 120, 1.5, 4.0).astype(np.float32)
     planted = table.set_column(table.schema.get_field_index("nll"), "nll", pa.array(nlls))
-    artifacts.write_parquet(tmp_path / "planted.parquet", [planted], planted.schema, artifacts.read_manifest(path))
+    parquet_files.write_parquet(tmp_path / "planted.parquet", [planted], planted.schema, parquet_files.read_manifest(path))
     found = in_context_scores(slices / "tokens.parquet", {"a": path, "planted": tmp_path / "planted.parquet"})
     assert (found["early"], found["late"]) == (50, 120)
     assert found["models"]["planted"] == pytest.approx(dict.fromkeys(("score", "score_ci_low", "score_ci_high"), -2.5))

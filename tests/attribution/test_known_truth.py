@@ -19,7 +19,7 @@ import recallkit
 from recallkit.attribution.tables import attribute_gap
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.scoring import score_path
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 
 MODELS = ("control:recall", "control:bigram")
 MAX_COUNT, VOCABULARY = 5, 4096
@@ -48,7 +48,7 @@ def hits_of(slices, tmp_path) -> Callable[..., dict]:
     def compare(nll: np.ndarray, reference: str) -> dict:
         path, out = score_path(slices, reference), tmp_path / "model.parquet"
         table = pq.read_table(path).drop(["nll"]).append_column("nll", pa.array(nll.astype(np.float32)))
-        artifacts.write_parquet(out, [table], table.schema, {**artifacts.read_manifest(path), "model": "model"})
+        parquet_files.write_parquet(out, [table], table.schema, {**parquet_files.read_manifest(path), "model": "model"})
         gap = attribute_gap(slices / "tokens.parquet", path, [out]).gap
         return gap.filter(source="ALL", slice="ar_hit").row(0, named=True)
 

@@ -16,7 +16,7 @@ from recallkit.attribution.tables import attribute_gap
 from recallkit.attribution.view import ComparisonView
 from recallkit.scoring import score_path
 from recallkit.slicing.definitions import parse_slices
-from recallkit.storage.artifacts import read_manifest
+from recallkit.storage.parquet_files import read_manifest
 from tests.attribution.corpus import REFERENCE, Model, scored
 from tests.display.drawings import data
 

@@ -84,7 +84,7 @@ def write_corpus(folder: Path, num_sequences: int, num_models: int) -> None:
     import pyarrow as pa
 
     from recallkit.slicing.labels import PARQUET_OPTIONS
-    from recallkit.storage.artifacts import write_parquet
+    from recallkit.storage.parquet_files import write_parquet
     from tests.planted import COUNTS, labels_manifest, scores_manifest
 
     rng = np.random.Generator(np.random.PCG64(0))

@@ -207,7 +207,7 @@ LEAST_SHARE = 0.8
 
 def measure(task: str, method: str, folder: str) -> dict[str, Any]:
     """One repeat of one method, in this process: seconds, extra peak memory, digest of the result."""
-    from recallkit.storage.artifacts import digest_arrays
+    from recallkit.storage.hashing import digest_arrays
 
     if task == "slice":
         return SLICES[method](Path(folder))

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from recallkit.models.describe import describe_mixers
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from tests.conftest import made_up_texts, write_jsonl
 
 
@@ -64,7 +64,7 @@ def test_counts_and_slices_begin_with_their_sizes(run, made, tmp_path):
     text = ["slice", made / "valid.jsonl", "--seq-len", 64]
     of_counts = first_line(run(*text, "--counts", tmp_path / "c.duckdb", "-o", tmp_path / "s"))
     tokens = pl.read_parquet(tmp_path / "s" / "tokens.parquet")
-    unseen = artifacts.read_manifest(tmp_path / "s" / "tokens.parquet")["unseen"]["share"]
+    unseen = parquet_files.read_manifest(tmp_path / "s" / "tokens.parquet")["unseen"]["share"]
     assert of_counts.startswith(f"{100 * tokens['ar_hit'].mean():.2f} % of {len(tokens):,} tokens (12 documents) are AR hits")
     assert f"{100 * unseen:.1f} % of the text's bigrams are not in the counts" in of_counts
     without = first_line(run(*text, "-o", tmp_path / "n"))

@@ -12,7 +12,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import recallkit
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
 
@@ -116,7 +116,7 @@ def test_a_sample_says_what_the_whole_would_take(run, here):
     assert done.returncode == 0, done.stderr
     said = r"Sample: (\d+) of 30 documents, .* --sample all reads all of about ([\d.]+k) tokens, in about (\d+) (seconds|minutes) here"
     drawn, whole, number, unit = re.search(said, done.stderr).groups()
-    manifest = artifacts.read_manifest(here / "slices" / "tokens.parquet")
+    manifest = parquet_files.read_manifest(here / "slices" / "tokens.parquet")
     assert manifest["num_rows"] < 1100
     assert int(drawn) == manifest["drawn"]["documents"]
     lists = [here / "slices/manifest.json", *(here / "slices/scores").glob("*.json")]
@@ -125,7 +125,7 @@ def test_a_sample_says_what_the_whole_would_take(run, here):
     assert len(lists) == 3
     assert int(number) * {"seconds": 1, "minutes": 60}[unit] == pytest.approx(seconds * factor, rel=0.25, abs=1)
     every = run("slice", "valid.jsonl", "--for", "neox", "--json", "-o", "whole")
-    tokens = artifacts.read_manifest(here / "whole" / "tokens.parquet")["num_rows"]
+    tokens = parquet_files.read_manifest(here / "whole" / "tokens.parquet")["num_rows"]
     assert every.returncode == 0
     assert float(whole.removesuffix("k")) * 1000 == pytest.approx(tokens, rel=0.02)
     assert "--sample all" not in run("gap", "neox", "mamba", "--text", "valid.jsonl", "--slices", "all").stderr, "200k are all of it"

@@ -14,7 +14,7 @@ from recallkit.display import console
 from recallkit.options import TextOptions
 from recallkit.report.sequence import open_excerpts
 from recallkit.report.token_view import ScoredSequence, print_tokens
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
 
@@ -191,7 +191,7 @@ def test_what_a_model_with_its_own_tokenizer_predicted_is_not_told(slices, tmp_p
         rank=pl.when(pl.col("position") % 5 == 0).then(-1).otherwise(pl.col("rank")).cast(pl.Int32),
     )
     table = scores.to_arrow()
-    artifacts.write_parquet(path, [table], table.schema, artifacts.read_manifest(path))
+    parquet_files.write_parquet(path, [table], table.schema, parquet_files.read_manifest(path))
     shown = shown_sequence(own, 0)
     positions = shown.rows["position"].to_list()
     assert [right is None for right in shown.rows["right_1"]] == [p % 3 == 0 or p % 5 == 0 for p in positions]

@@ -19,7 +19,7 @@ from recallkit.options import TextOptions
 from recallkit.slicing.labels import summarise_slices
 from recallkit.slicing.run import slice_text
 from recallkit.slicing.view import SlicesView
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from recallkit.text.open_text import OpenText
 from recallkit.text.records import Position
 from tests.conftest import made_up_texts, write_jsonl
@@ -175,7 +175,7 @@ def test_text_of_another_kind_is_warned_of_and_held_out_text_of_the_same_is_not(
             counts=counts,
             seq_len=256,
         )
-        manifest = artifacts.read_manifest(out / "tokens.parquet")
+        manifest = parquet_files.read_manifest(out / "tokens.parquet")
         result = SlicesView(out, manifest, summarise_slices(out / "tokens.parquet")).json()
         assert ("of another kind of text" in (result["warning"] or "")) == (counted != kind), (
             counted,

@@ -15,7 +15,7 @@ from recallkit import attribution, scoring
 from recallkit.attribution.comparison import read_comparison
 from recallkit.attribution.tables import GapTables
 from recallkit.errors import UserError
-from recallkit.storage import artifacts, schemas
+from recallkit.storage import parquet_files, schemas
 from recallkit.storage.journal import Journal
 from recallkit.storage.result import read_tables
 from tests.faults.conftest import visible
@@ -39,7 +39,7 @@ def write_often(folder: str, number: int, seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         table = pl.DataFrame({"number": [number] * 1000})
-        artifacts.write_frames(Tables(table, table, table, table), Path(folder), {"the": "same"})
+        parquet_files.write_frames(Tables(table, table, table, table), Path(folder), {"the": "same"})
 
 
 def test_a_reader_never_sees_tables_of_two_runs(warm: ForkServerContext, tmp_path, monkeypatch):
@@ -72,9 +72,9 @@ def test_tables_of_a_run_that_was_killed_are_told_from_those_of_another(small_sl
     read_comparison(tmp_path / "gap")
     path = tmp_path / "gap" / f"{name}.parquet"
     tables = read_comparison(tmp_path / "gap").tables
-    manifest = artifacts.read_manifest(path)
+    manifest = parquet_files.read_manifest(path)
     others = GapTables(**{table: frame.head(1) for table, frame in tables.frames().items()})
-    artifacts.write_frames(others, tmp_path / "other", {key: value for key, value in manifest.items() if key != "tables"})
+    parquet_files.write_frames(others, tmp_path / "other", {key: value for key, value in manifest.items() if key != "tables"})
     shutil.copy(tmp_path / "other" / path.name, path)
     with pytest.raises(UserError, match="changed since it was written"):
         read_comparison(tmp_path / "gap")

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recallkit.storage import artifacts
+from recallkit.storage import artifacts, hashing, parquet_files
 from tests.fuzz.harness import assert_manners, assert_refused, copy_of, invoke
 
 _S = "--slices @/slices"
@@ -113,7 +113,7 @@ def replace_table(path: Path, table: pa.Table) -> None:
     pq.write_table(table, path)
     listing = list_of(path)
     facts = artifacts.read_json(listing)
-    facts["members"][path.name] = artifacts.describe(path)
+    facts["members"][path.name] = hashing.describe(path)
     listing.write_text(json.dumps(artifacts.with_digest(facts)))
 
 
@@ -128,12 +128,12 @@ def rewrite(path: Path, place: Place, other: Any) -> None:
             content = pq.ParquetFile(table, pre_buffer=False).read(use_threads=False)
             footer = {
                 **content.schema.metadata,
-                artifacts.MANIFEST_KEY: json.dumps(
-                    changed(artifacts.footer_facts(table), place, other),
+                parquet_files.MANIFEST_KEY: json.dumps(
+                    changed(parquet_files.footer_facts(table), place, other),
                 ).encode(),
             }
             pq.write_table(content.replace_schema_metadata(footer), table)
-            facts["members"][name] = artifacts.describe(table)
+            facts["members"][name] = hashing.describe(table)
     listing.write_text(json.dumps(artifacts.with_digest(changed(facts, place, other))))
 
 
@@ -142,7 +142,7 @@ def tries(results: Path) -> list[tuple[str, Place, str]]:
     rows = []
     for glob, commands in USES.items():
         path = sorted(results.glob(glob))[0]
-        manifest = {**artifacts.read_json(list_of(path)), **(artifacts.footer_facts(path) or {})}
+        manifest = {**artifacts.read_json(list_of(path)), **(parquet_files.footer_facts(path) or {})}
         rows += [(glob, place, command) for place in places(manifest) for command in commands if place]
     return rows
 

@@ -21,7 +21,7 @@ from recallkit.intervening.view import InterventionView
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.models.spec import list_models
 from recallkit.scoring import ScoringOptions
-from recallkit.storage import artifacts
+from recallkit.storage import hashing, parquet_files
 from tests.display.drawings import svg
 from tests.made_tokenizers import made
 
@@ -52,7 +52,7 @@ def control(slices) -> InterveneTables:
 def changed_folder(slices: Path, options: InterventionOptions) -> Path:
     """The folder of the changed text of these options."""
     for path in slices.glob("intervene/text-*/samples.parquet"):
-        question = artifacts.read_manifest(path)["options"]
+        question = parquet_files.read_manifest(path)["options"]
         if (question["samples"], question["design"]) == (options.samples, options.design):
             return path.parent
     raise AssertionError(options)
@@ -63,7 +63,7 @@ def nlls(slices: Path, changed: Path, model: str) -> pl.DataFrame:
     samples = pl.read_parquet(changed / "samples.parquet").filter(excluded="")
     before, after = (
         pl.read_parquet(
-            folder / "scores" / f"{artifacts.file_slug(model)}.parquet",
+            folder / "scores" / f"{hashing.file_slug(model)}.parquet",
         )["nll"]
         for folder in (slices, changed)
     )
@@ -110,7 +110,7 @@ def test_tables_are_weighted_means_of_what_was_read(control, slices):
     }
     scores = [
         pl.read_parquet(
-            slices / "scores" / f"{artifacts.file_slug(model)}.parquet",
+            slices / "scores" / f"{hashing.file_slug(model)}.parquet",
         )["nll"].cast(pl.Float64)
         for model in CONTROLS
     ]
@@ -268,8 +268,8 @@ def test_a_placebo_is_subtracted_and_text_is_read_as_it_was(slices, tmp_path):
         scoring=ScoringOptions(batch_tokens=1024),
     )
     changed = changed_folder(slices, options)
-    read = artifacts.read_manifest(
-        changed / "scores" / f"{artifacts.file_slug('bag')}.parquet",
+    read = parquet_files.read_manifest(
+        changed / "scores" / f"{hashing.file_slug('bag')}.parquet",
     )["options"]
     assert (
         read["context"],
@@ -294,7 +294,7 @@ def test_both_designs_say_the_same(control, slices):
         assert one["samples"] == other["samples"]
         assert one["recall"] == pytest.approx(other["recall"], abs=0.25)
     sizes = [
-        artifacts.read_manifest(
+        parquet_files.read_manifest(
             changed_folder(slices, of) / "samples.parquet",
         )["changed_tokens"]
         for of in (FEW, EXACT)

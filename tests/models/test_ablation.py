@@ -62,7 +62,6 @@ def plan_without(plan: ModelPlan, mixers: str) -> ModelPlan:
     return dataclasses.replace(plan, spec=dataclasses.replace(plan.spec, ablate=mixers))
 
 
-
 def test_an_ablated_model_is_a_model_with_a_name_of_its_own():
     specs = list_models(
         "zoo:hybrid",

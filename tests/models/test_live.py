@@ -19,7 +19,7 @@ from recallkit.models.loading import identify_model
 from recallkit.models.plan import ModelPlan
 from recallkit.models.spec import ModelSpec
 from recallkit.scoring import score_path
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from recallkit.text.tokenizers import load_tokenizer
 from tests.made_tokenizers import byte_level
 
@@ -176,7 +176,7 @@ def test_a_tokenizer_may_be_an_object(form, tiny_model, slices, tmp_path, home):
     }[form]
     model = AutoModelForCausalLM.from_pretrained(tiny_model("llama"))
     recallkit.score(recallkit.ModelSpec(model, "own", tokenizer=tokenizer), slices=slices)
-    manifest = artifacts.read_manifest(score_path(slices, "own"))
+    manifest = parquet_files.read_manifest(score_path(slices, "own"))
     assert manifest["tokenizer"]["digest"] == ours.digest
     assert manifest["num_inexact"] > 0
 

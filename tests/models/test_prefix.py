@@ -29,7 +29,7 @@ from recallkit.models.language_model import LanguageModel
 from recallkit.models.loading import check_model, load_model
 from recallkit.models.plan import ModelPlan
 from recallkit.models.spec import ModelSpec, one_model
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from recallkit.text.special_tokens import Prefix
 from recallkit.text.tokenizers import load_tokenizer
 from tests.models.completions_server import Server
@@ -105,7 +105,7 @@ def test_every_sequence_is_read_behind_it(beginning, few_slices, tmp_path, famil
     slices, path = copy_of(few_slices, tmp_path), beginning(family)
     expected = plain(path, sequences(slices), [BEGIN])
     assert nlls(slices, str(path), **options) == pytest.approx(expected, abs=1e-4)
-    manifest = artifacts.read_manifest(scoring.score_path(slices, one_model(str(path))))
+    manifest = parquet_files.read_manifest(scoring.score_path(slices, one_model(str(path))))
     assert manifest["options"]["prefix"] == [BEGIN]
     assert manifest["prefix"]["token"] == "<|endoftext|>"
     assert not np.allclose(expected, plain(path, sequences(slices), []), atol=1e-3), "it decides the NLLs here"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
 
@@ -38,7 +38,7 @@ def sliced(run, models, tmp_path):
         operands = [item for word in words for item in (("--for", models[word]) if word in models else (word,))]
         done = run("slice", text, *operands, "-o", tmp_path / "slices", "--force")
         [*_, line] = done.stderr.splitlines() or [""]
-        return artifacts.read_manifest(tmp_path / "slices/tokens.parquet") if done.returncode == 0 else line
+        return parquet_files.read_manifest(tmp_path / "slices/tokens.parquet") if done.returncode == 0 else line
 
     return call
 

@@ -18,7 +18,7 @@ from recallkit.errors import UserError
 from recallkit.models.loading import identify_model, load_model, own_tokenizer
 from recallkit.models.plan import ModelPlan
 from recallkit.models.spec import ModelSpec
-from recallkit.storage import artifacts
+from recallkit.storage import hashing
 from tests.conftest import ROOT
 
 VOCAB = 4096
@@ -115,7 +115,7 @@ def test_the_command_line_scores_what_the_code_computes(run, few_slices, tmp_pat
     assert "a word on stdout" in done.stderr
     sequences = pq.read_table(slices / "sequences.parquet")["tokens"].combine_chunks()
     expected = direct(RECURRENT, sequences.values.to_numpy(), sequences.offsets.to_numpy())
-    scores = pq.read_table(slices / "scores" / f"{artifacts.file_slug(spec)}.parquet")
+    scores = pq.read_table(slices / "scores" / f"{hashing.file_slug(spec)}.parquet")
     np.testing.assert_allclose(scores["nll"].to_numpy(), expected, rtol=0, atol=2e-5)
 
 

@@ -20,7 +20,7 @@ from recallkit.models.loading import identify_model, load_model
 from recallkit.models.plan import ModelPlan
 from recallkit.models.spec import ModelSpec, parse_model
 from recallkit.models.variants import Variant, apply_variant
-from recallkit.storage.artifacts import read_manifest
+from recallkit.storage.parquet_files import read_manifest
 from tests.models.families import save_model
 
 VOCAB = 500

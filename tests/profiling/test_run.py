@@ -15,7 +15,7 @@ from recallkit.errors import UserError
 from recallkit.options import ProfileOptions, TextOptions
 from recallkit.profiling import profile, profile_slices, stop_words, token_mask, token_texts
 from recallkit.profiling.tables import ProfileTables
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from recallkit.storage.result import read_tables
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
@@ -78,7 +78,7 @@ def test_work_is_found_again_and_not_replaced(text, tmp_path, capsys):
             profile(text, tmp_path / "out", **{"seq_len": 64, **changed})
     forced = profile(text, tmp_path / "out", seq_len=32, options=ProfileOptions(force=True))
     assert forced.distances["distance"].max() < 32
-    manifest = artifacts.read_manifest(tmp_path / "out" / "profile.parquet")
+    manifest = parquet_files.read_manifest(tmp_path / "out" / "profile.parquet")
     assert (manifest["kind"], manifest["seq_len"], manifest["stop_words"]["name"]) == (
         "profile",
         32,

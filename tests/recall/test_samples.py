@@ -13,7 +13,7 @@ from recallkit.errors import UserError
 from recallkit.recall.run import RecallOptions, documents_path, evaluate_recall
 from recallkit.recall.samples import passages, read_samples
 from recallkit.recall.tables import RecallTables
-from recallkit.storage import artifacts, schemas
+from recallkit.storage import parquet_files, schemas
 
 MODELS = ["control:copy", "control:recall"]
 
@@ -92,13 +92,13 @@ def test_documents_that_are_not_those_compared_are_refused(compared, tmp_path):
     path = documents_path(folder.parent.parent, MODELS[1], "fda-v1")
     before, manifest, frame = (
         path.read_bytes(),
-        artifacts.read_manifest(path),
+        parquet_files.read_manifest(path),
         schemas.read_frame(path),
     )
 
     changed = frame.with_columns(contains=pl.lit(value=True)).to_arrow().cast(schemas.arrow_schema("recall documents"))
     try:
-        artifacts.write_parquet(path, [changed], changed.schema, manifest)
+        parquet_files.write_parquet(path, [changed], changed.schema, manifest)
         with pytest.raises(
             UserError,
             match="evaluated again with another result since the comparison",

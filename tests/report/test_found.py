@@ -10,7 +10,7 @@ import pytest
 from recallkit.errors import UserError
 from recallkit.report.write import find_results
 from recallkit.storage import records, schemas
-from recallkit.storage.artifacts import write_parquet
+from recallkit.storage.parquet_files import write_parquet
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from recallkit.profiling.view import ProfileView
 from recallkit.recall.tables import compare_recall, write_documents
 from recallkit.recall.view import recall_tables
 from recallkit.report.write import ReportOptions, write_report
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from recallkit.storage.result import read_tables
 from tests.recall.test_tables import documents, manifest
 from tests.report.conftest import MODELS, REFERENCE
@@ -38,10 +38,10 @@ def evaluations(words, tmp_path_factory):
     rows = {"fda": {"origin": "fda.jsonl", "digest": "d", "note": ""}}
     options = {"reference": "a", "models": ["a", "b"], "tasks": ["fda-v1"]}
     facts = {"kind": "recall", "options": options, **named, "rows": rows}
-    artifacts.write_frames(recall, folder / "evals" / "compared" / "fda-v1", facts)
+    parquet_files.write_frames(recall, folder / "evals" / "compared" / "fda-v1", facts)
     mqar, _ = evaluate_mqar([REFERENCE, MODELS[0]], [4, 8], folder / "mqar", MqarOptions(seq_len=64, samples=12, batch_tokens=1024))
     profile = profile_slices(words, folder / "profile")
-    facts = artifacts.read_manifest(folder / "profile" / "profile.parquet")
+    facts = parquet_files.read_manifest(folder / "profile" / "profile.parquet")
     return folder, [
         *recall_tables(recall).values(),
         *mqar_tables(mqar).values(),

@@ -25,7 +25,7 @@ from recallkit.errors import UserError
 from recallkit.measure.shares import NO_GAP, NO_HITS
 from recallkit.report import markup
 from recallkit.report.write import ReportOptions, write_report
-from recallkit.storage import artifacts
+from recallkit.storage import hashing, parquet_files
 from tests.attribution.corpus import Corpus
 from tests.planted import gap_manifest
 from tests.report.conftest import MODELS, REFERENCE
@@ -61,7 +61,7 @@ def put(tables: GapTables, folder: Path, like: Comparison, **facts: object) -> P
     manifest = dict(like.manifest)
     if {*names} != {*manifest["scores"]}:
         manifest |= gap_manifest(names[0], names[1:], slices=manifest["slices"])
-    artifacts.write_frames(tables, folder, {**manifest, **facts})
+    parquet_files.write_frames(tables, folder, {**manifest, **facts})
     return folder
 
 
@@ -358,7 +358,7 @@ def test_vega_is_put_together_once(words, tmp_path, monkeypatch):
 
     def page(name: str) -> str:
         markup._charts_script.cache_clear()
-        return artifacts.digest_bytes(write_report(words, tmp_path / name).page.read_bytes())
+        return hashing.digest_bytes(write_report(words, tmp_path / name).page.read_bytes())
 
     whole = page("first.html")
     with monkeypatch.context() as patch:

@@ -16,7 +16,7 @@ from recallkit.models.spec import list_models
 from recallkit.scoring import ScoringOptions, make_scores, plan_scores, score_path, scores
 from recallkit.scoring import plan as planning
 from recallkit.scoring.plan import ScoringPlan
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from tests.scoring.test_run import copy_of, interrupting_batches
 
 OPTIONS = ScoringOptions(device="cpu", batch_tokens=512)
@@ -69,7 +69,7 @@ def test_a_pair_makes_the_scores_that_are_missing_and_no_others(few_slices, mode
     assert {name: files_of(alone)[name] for name in before} == before
     for name, path in zip(("reference", "model"), models, strict=True):
         assert scoring.score(f"{name}={path}", slices, OPTIONS)["reused"]
-        manifests = [artifacts.read_manifest(score_path(folder, name)) for folder in (slices, alone)]
+        manifests = [parquet_files.read_manifest(score_path(folder, name)) for folder in (slices, alone)]
         assert manifests[0] == manifests[1], "the bytes of its state among it"
         assert manifests[0]["state_bytes"] > 0
         mine, theirs = (pl.read_parquet(score_path(folder, name)) for folder in (slices, alone))

@@ -12,7 +12,7 @@ import recallkit
 from recallkit.errors import UserError
 from recallkit.models import loading
 from recallkit.scoring import find_scores, plan_scores, score_path
-from recallkit.storage import artifacts
+from recallkit.storage import hashing, parquet_files
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
 
@@ -99,7 +99,7 @@ def test_each_model_has_options_of_its_own(slices, model):
     """They are those that each alone would be scored with; the command's are for models without."""
     given = {"plain": model, "half": f"{model},dtype=bfloat16", "windows": f"{model},context=32,stride=16"}
     recallkit.gap(given, slices=slices, dtype="float32")
-    manifests = {name: artifacts.read_manifest(score_path(slices, name))["options"] for name in given}
+    manifests = {name: parquet_files.read_manifest(score_path(slices, name))["options"] for name in given}
     assert {name: options["dtype"] for name, options in manifests.items()} == {"plain": "float32", "half": "bfloat16", "windows": "float32"}
     assert {name: options.get("context") for name, options in manifests.items()} == {"plain": None, "half": None, "windows": 32}
     recallkit.score({"alone": model}, slices=slices, context=32, stride=16)
@@ -120,7 +120,7 @@ def test_scores_without_a_name_are_filed_as_ever_and_found_by_any_name(slices, m
     """As before there were names: under the path as it was given; results show its last component."""
     table = recallkit.score(model, slices=slices).frame
     assert table["model"].to_list() == ["llama"]
-    assert table["path"].to_list() == [str(slices / "scores" / f"{artifacts.file_slug(str(model))}.parquet")]
+    assert table["path"].to_list() == [str(slices / "scores" / f"{hashing.file_slug(str(model))}.parquet")]
     assert find_scores(slices, str(model)) == find_scores(slices, "llama") == score_path(slices, str(model))
     [plan] = plan_scores([str(model)], slices)
     assert plan.result.is_complete()

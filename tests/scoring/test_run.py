@@ -25,7 +25,7 @@ from recallkit.options import TextOptions
 from recallkit.parallel import processes
 from recallkit.scoring import plan as planning
 from recallkit.scoring import scores
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from recallkit.storage.schemas import arrow_schema
 from recallkit.text.tokenizers import load_tokenizer
 from tests.models.test_hf import direct
@@ -134,7 +134,7 @@ def test_a_part_that_is_begun_goes_on_where_it_was_interrupted(few_slices, tiny_
         assert said[-1].endswith(f"{kept * 64:,} of {at_once['num_rows']:,} tokens kept")
     assert "resuming after 192 tokens of an interrupted run" in "".join(said)
     assert scoring.score(model, slices, one_by_one) == at_once
-    assert len(calls) == 2 + artifacts.read_manifest(slices / "sequences.parquet")["num_sequences"]
+    assert len(calls) == 2 + parquet_files.read_manifest(slices / "sequences.parquet")["num_sequences"]
     assert only_scores(slices) == only_scores(tmp_path / "at-once" / slices.name)
 
 
@@ -187,7 +187,7 @@ def test_what_changes_while_it_is_scored_is_noticed(finely, small_slices, tiny_m
         scores.SequenceReader(slices / "sequences.parquet", 2, "another digest")
     score_share(str(model), slices, (1, 2))
     [first, *_] = (slices / "scores").glob(".*.partial/part-*[0-9]")
-    artifacts.write_parquet(first, [pq.read_table(first).slice(1)], arrow_schema("scores"), {})
+    parquet_files.write_parquet(first, [pq.read_table(first).slice(1)], arrow_schema("scores"), {})
     with pytest.raises(UserError, match="its parts have"):
         scoring.score(str(model), slices, SETTLED)
 
@@ -301,9 +301,9 @@ def test_the_check_measures_the_distance_to_float64(few_slices, tiny_model, tmp_
     nll = table["nll"].to_numpy().copy()
     place = table.with_row_index().filter((pl.col("sequence") == 0) & (pl.col("position") == 17))["index"][0]
     nll[place] += 1
-    manifest = artifacts.read_manifest(scoring.score_path(slices, path))
+    manifest = parquet_files.read_manifest(scoring.score_path(slices, path))
     spoiled = table.with_columns(nll=pl.Series(nll)).to_arrow().cast(arrow_schema("scores"))
-    artifacts.write_parquet(scoring.score_path(slices, path), [spoiled], arrow_schema("scores"), manifest)
+    parquet_files.write_parquet(scoring.score_path(slices, path), [spoiled], arrow_schema("scores"), manifest)
     found = scoring.check_scores(path, slices)
     assert (found["sequence"], found["position"]) == (0, 17)
     assert found["largest"] == pytest.approx(1, abs=1e-4)

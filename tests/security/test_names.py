@@ -8,7 +8,7 @@ import pytest
 
 from recallkit import mqar, recall, scoring
 from recallkit.recall import stock_tasks
-from recallkit.storage.artifacts import file_slug
+from recallkit.storage.hashing import file_slug
 from recallkit.storage.result import folder_of
 
 NAMES = [

@@ -18,7 +18,7 @@ from recallkit.errors import UserError
 from recallkit.options import TextOptions
 from recallkit.slicing.definitions import CONTEXT_CLASSES
 from recallkit.slicing.labels import summarise_slices
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from recallkit.storage.schemas import LAYOUTS
 from recallkit.text import sequences
 from recallkit.text.corpus import open_corpus
@@ -301,14 +301,14 @@ def test_a_count_of_only_the_needed_bigrams_gives_the_same_labels(small_slices, 
     one, other = (pl.read_parquet(folder / "tokens.parquet") for folder in (small_slices, tmp_path / "slices"))
     assert one.drop("in_training").equals(other.drop("in_training"))
     assert other["in_training"].null_count() == len(other), "a count of some bigrams only keeps no hashes"
-    assert meta["num_bigrams"] <= artifacts.read_manifest(small_slices / "tokens.parquet")["counts"]["num_bigrams"]
+    assert meta["num_bigrams"] <= parquet_files.read_manifest(small_slices / "tokens.parquet")["counts"]["num_bigrams"]
 
 
 # ----------------------------------------------------------------------------- bytes, the tokenizer
 
 
 def num_bytes_of(folder: Path) -> dict[str, list[int | None]]:
-    return {source: rest for source, *rest in artifacts.read_manifest(folder / "tokens.parquet")["num_bytes"]}
+    return {source: rest for source, *rest in parquet_files.read_manifest(folder / "tokens.parquet")["num_bytes"]}
 
 
 def test_labels_are_encoded_as_every_reader_knows(few_slices):
@@ -361,7 +361,7 @@ def test_bytes_are_those_of_the_texts(tmp_path, name):
         "ALL": [sum(num_bytes for num_bytes, _ in expected.values()), None],
         **expected,
     }
-    assert manifest == artifacts.read_manifest(tmp_path / "slices" / "tokens.parquet")
+    assert manifest == parquet_files.read_manifest(tmp_path / "slices" / "tokens.parquet")
 
 
 def test_slices_carry_their_tokenizer_and_get_it_back(tmp_path):

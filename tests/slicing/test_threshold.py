@@ -20,7 +20,7 @@ from recallkit.slicing.threshold import (
     small_counts_note,
 )
 from recallkit.slicing.view import what_is_rare
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from tests.conftest import made_up_texts, write_jsonl
 
 
@@ -155,7 +155,7 @@ def test_the_default_is_recorded_reused_and_warned_of(run, counted):
     assert done.returncode == 0
     expected, manifest = (
         json.loads(done.stdout),
-        artifacts.read_manifest(counted / "slices" / "tokens.parquet"),
+        parquet_files.read_manifest(counted / "slices" / "tokens.parquet"),
     )
     assert manifest["max_count"] == expected["max_count"] == LEAST_COUNT
     assert manifest["threshold"] == expected["threshold"] == {"rule": "fallback", "rate": 125.0}

@@ -10,13 +10,13 @@ import pytest
 from recallkit.display import console
 from recallkit.slicing.labels import summarise_slices
 from recallkit.slicing.view import SlicesView, slices_table
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 
 
 @pytest.fixture
 def table(small_slices):
     path = small_slices / "tokens.parquet"
-    return slices_table(summarise_slices(path), artifacts.read_manifest(path))
+    return slices_table(summarise_slices(path), parquet_files.read_manifest(path))
 
 
 def test_the_table_counts_what_the_labels_say(table, small_slices):
@@ -40,7 +40,7 @@ def test_slices_are_printed_within_80_columns(small_slices, monkeypatch, capsys)
     console.terminal.cache_clear()
     path = small_slices / "tokens.parquet"
     packs = [Path("own"), Path("changed")]
-    SlicesView(small_slices, artifacts.read_manifest(path), summarise_slices(path), packs).print()
+    SlicesView(small_slices, parquet_files.read_manifest(path), summarise_slices(path), packs).print()
     console.terminal.cache_clear()
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"Tables (Parquet): {small_slices}"

@@ -18,7 +18,7 @@ import pytest
 
 from recallkit import config
 from recallkit.errors import UserError
-from recallkit.storage import artifacts
+from recallkit.storage import artifacts, hashing, parquet_files, whole_files
 from recallkit.storage.journal import Journal, PartsJournal
 from recallkit.verification.run import verify
 from tests.conftest import made_up_texts, write_jsonl
@@ -28,7 +28,7 @@ from tests.fuzz.harness import assert_manners, invoke
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(RuntimeError), artifacts.replacing(path) as temporary:
+    with pytest.raises(RuntimeError), whole_files.replacing(path) as temporary:
         temporary.write_text("half")
         raise RuntimeError
     assert path.read_text() == "old"
@@ -37,8 +37,8 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
 
 def test_a_manifest_comes_back(tmp_path):
     table = pa.table({"a": [1]})
-    written = artifacts.write_parquet(tmp_path / "t.parquet", [table, table], table.schema, lambda: {"kind": "x"})
-    assert artifacts.read_manifest(tmp_path / "t.parquet") == written == {"kind": "x", "schema_version": config.SCHEMA_VERSION}
+    written = parquet_files.write_parquet(tmp_path / "t.parquet", [table, table], table.schema, lambda: {"kind": "x"})
+    assert parquet_files.read_manifest(tmp_path / "t.parquet") == written == {"kind": "x", "schema_version": config.SCHEMA_VERSION}
     assert pq.read_metadata(tmp_path / "t.parquet").num_row_groups == 2
 
 
@@ -48,14 +48,14 @@ def test_a_manifest_comes_back(tmp_path):
         (lambda p: None, "no such table"),
         (lambda p: p.write_bytes(b"PAR1 not really"), "not a readable Parquet file"),
         (lambda p: pq.write_table(pa.table({"a": [1]}), p), "without recallkit's manifest"),
-        (lambda p: artifacts.write_parquet(p, [], pa.schema([("a", pa.int8())]), {"schema_version": 999}), "schema 999"),
+        (lambda p: parquet_files.write_parquet(p, [], pa.schema([("a", pa.int8())]), {"schema_version": 999}), "schema 999"),
     ],
 )
 def test_what_is_no_table_of_ours_is_one_line(tmp_path, make, message):
     path = tmp_path / "t.parquet"
     make(path)
     with pytest.raises(UserError, match=message) as caught:
-        artifacts.read_manifest(path)
+        parquet_files.read_manifest(path)
     assert "t.parquet" in caught.value.line()
     assert "\n" not in caught.value.line()
 
@@ -71,7 +71,7 @@ def test_a_sampled_digest_sees_the_length_and_both_ends(tmp_path):
         if change == "longer":
             now += b"x"
         path.write_bytes(now)
-        seen.add(artifacts.digest_sample(path))
+        seen.add(hashing.digest_sample(path))
     assert len(seen) == 4
 
 
@@ -118,7 +118,7 @@ def test_where_a_part_is_missing_or_damaged_work_begins_anew(tmp_path, damage):
     table = pa.table({"a": [1, 2, 3]})
     with Journal(tmp_path / "out", {"a": 1}) as journal:
         for number in range(2):
-            artifacts.write_parquet(journal.part(number), [table], table.schema, {})
+            parquet_files.write_parquet(journal.part(number), [table], table.schema, {})
             journal.commit({"at": number})
     with Journal(tmp_path / "out", {"a": 1}) as journal:
         assert journal.read(1, table.schema).equals(table)
@@ -163,7 +163,7 @@ def digest_home(tmp_path, monkeypatch):
 def test_changed_weights_are_noticed_even_with_the_old_length_and_time(digest_home, tmp_path, change):
     weights = tmp_path / "weights"
     weights.write_bytes(b"0123456789")
-    artifacts.digest_weights(weights)
+    hashing.digest_weights(weights)
     before = weights.stat()
     time.sleep(0.05)  # beyond the grain of the system's file times, as _SETTLING_NS sees to in earnest
     if change.startswith("another"):
@@ -173,7 +173,7 @@ def test_changed_weights_are_noticed_even_with_the_old_length_and_time(digest_ho
         weights.write_bytes(b"012345678x")
     if change != "bytes":
         os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert artifacts.digest_weights(weights) == artifacts.digest_file(weights)
+    assert hashing.digest_weights(weights) == hashing.digest_file(weights)
 
 
 # ------------------------------------------------------------------------------------------------------------- journals
@@ -213,7 +213,7 @@ def test_equal_results_have_equal_digests_whatever_time_they_took(tmp_path):
     tables = dataclasses.make_dataclass("Tables", ["gap"])(table)
     timings = [{"seconds": seconds, "stages": {}} for seconds in (1.0, 2.0)]
     for name, took in zip("xy", timings, strict=True):
-        artifacts.write_frames(tables, tmp_path / name, {"kind": "numbers"}, took)
+        parquet_files.write_frames(tables, tmp_path / name, {"kind": "numbers"}, took)
     x, y = (artifacts.read_json(tmp_path / name / "manifest.json") for name in "xy")
     assert (x.pop("timings"), y.pop("timings")) == tuple(timings)
     assert x == y
@@ -225,10 +225,10 @@ def test_a_table_of_a_result_that_is_replaced_and_an_export_beside_it(tmp_path):
     """Tables that the new result has no more are removed; exports, other members, stay; what no list names is never replaced."""
     tables = dataclasses.make_dataclass("Tables", ["gap", "by_overlap"])
     frame = pl.DataFrame({"a": [1]})
-    artifacts.write_frames(tables(frame, frame), tmp_path, {"kind": "numbers"})
+    parquet_files.write_frames(tables(frame, frame), tmp_path, {"kind": "numbers"})
     with artifacts.adding_members(tmp_path, ["gap.md"]) as new:
         (new / "gap.md").write_text("a table")
-    artifacts.write_frames(tables(frame, None), tmp_path, {"kind": "numbers"})
+    parquet_files.write_frames(tables(frame, None), tmp_path, {"kind": "numbers"})
     assert {path.name for path in tmp_path.iterdir()} == {"gap.parquet", "gap.md", "manifest.json"}
     assert set(artifacts.members(tmp_path / "manifest.json")) == {"gap.parquet", "gap.md"}
     (tmp_path / "gap.tex").write_text("mine")
@@ -242,9 +242,9 @@ def test_what_was_just_written_is_read_again(tmp_path, monkeypatch):
     path, now = tmp_path / "table", time.time_ns()
     monkeypatch.setattr(artifacts, "file_state", lambda state: (1, now, now, 1, 1))
     path.write_bytes(b"a")
-    first = artifacts.describe(path)
+    first = hashing.describe(path)
     path.write_bytes(b"b")
-    assert artifacts.describe(path) != first
+    assert hashing.describe(path) != first
 
 
 @pytest.mark.parametrize("kind", [Journal, PartsJournal])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from recallkit.errors import UserError
-from recallkit.storage import artifacts, given_files
+from recallkit.storage import artifacts, given_files, parquet_files
 
 
 def pipe(path: Path) -> None:
@@ -25,7 +25,7 @@ def listening(path: Path) -> None:
         opened.bind(str(path))
 
 
-READERS = [given_files.check_file, artifacts.read_manifest]
+READERS = [given_files.check_file, parquet_files.read_manifest]
 
 
 KINDS = [(pipe, "a pipe"), (zeros, "a device"), (Path.mkdir, "a directory"), (listening, "a socket")]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from recallkit.errors import UserError
-from recallkit.storage import artifacts, records, schemas
+from recallkit.storage import parquet_files, records, schemas
 from recallkit.storage.result import MANIFEST, Question, Result, folder_of, read_tables
 from recallkit.storage.timings import Timings
 
@@ -28,7 +28,7 @@ def _kinds_without_fields(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write(result: Result) -> None:
     for path in (*result.others, result.path):
-        artifacts.write_parquet(path, [TABLE], TABLE.schema, result.stamp())
+        parquet_files.write_parquet(path, [TABLE], TABLE.schema, result.stamp())
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_damaged_one_is_told_unless_forced(result, kept):
 
 def test_it_is_made_again_where_one_of_its_files_is_missing_or_of_another_run(result):
     write(result)
-    artifacts.write_parquet(result.others[0], [TABLE], TABLE.schema, {"options": {"seed": 2}})
+    parquet_files.write_parquet(result.others[0], [TABLE], TABLE.schema, {"options": {"seed": 2}})
     assert result.finished() is None
     result.others[0].unlink()
     assert result.finished() is None
@@ -78,7 +78,7 @@ def test_it_is_made_again_where_a_member_of_its_list_is_missing(tmp_path):
     result = Result(path, "profile", {"seed": 1}, beside=[further])
     with result.writing(result.stamp(), Timings()) as new:
         for name in (path.name, further.name):
-            artifacts.write_parquet(new / name, [TABLE], TABLE.schema, result.stamp())
+            parquet_files.write_parquet(new / name, [TABLE], TABLE.schema, result.stamp())
     assert result.is_complete()
     further.unlink()
     assert not result.is_complete()
@@ -189,5 +189,5 @@ def test_a_result_that_came_meanwhile_is_not_replaced(tmp_path):
     _answer(folder_of(tmp_path, ["mamba"], first), first)
     with pytest.raises(UserError, match="already made with other options"):
         _answer(folder, second)
-    assert artifacts.manifest_options(folder / "profile.parquet") == first
+    assert parquet_files.manifest_options(folder / "profile.parquet") == first
     assert folder_of(tmp_path, ["mamba"], second) != folder

@@ -10,7 +10,7 @@ import pytest
 from recallkit import attribution, profiling, scoring, slicing
 from recallkit.display.cells import duration, timings_lines
 from recallkit.options import TextOptions
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from recallkit.storage.timings import Stage, Timings, read_timings
 
 
@@ -62,7 +62,7 @@ def test_no_footer_holds_timings(tmp_path, small_slices):
     profiling.profile_slices(tmp_path / "s", tmp_path / "p")
     attribution.gap("control:recall", ["control:bigram"], tmp_path / "s", tmp_path / "g")
     for path in tmp_path.rglob("*.parquet"):
-        assert "timings" not in json.dumps(artifacts.read_manifest(path)), path
+        assert "timings" not in json.dumps(parquet_files.read_manifest(path)), path
     assert {path.name for path in (tmp_path / "s" / "scores").iterdir()} == {
         f"{scoring.score_path(tmp_path, name).stem}{end}" for name in ("control:recall", "control:bigram") for end in (".parquet", ".json")
     }
@@ -71,4 +71,4 @@ def test_no_footer_holds_timings(tmp_path, small_slices):
         assert list(found["stages"]) == stages
         assert found["seconds"] > 0
     timings = scoring.score_timings(tmp_path / "s", "control:recall")
-    assert timings["stages"]["scoring"]["tokens"] == artifacts.read_manifest(tmp_path / "s" / "tokens.parquet")["num_rows"]
+    assert timings["stages"]["scoring"]["tokens"] == parquet_files.read_manifest(tmp_path / "s" / "tokens.parquet")["num_rows"]

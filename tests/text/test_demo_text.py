@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from recallkit import builtin
-from recallkit.storage import artifacts
+from recallkit.storage import hashing
 from recallkit.text.corpus import open_corpus
 from recallkit.text.demo_text import is_validation, library_texts
 from recallkit.text.records import Position
@@ -36,7 +36,7 @@ def test_the_split_is_fixed() -> None:
 
 def test_the_shipped_text_is_fixed_and_has_only_documents_that_no_model_of_the_zoo_read() -> None:
     shipped = documents("validation")
-    assert artifacts.digest_json(shipped) == SHIPPED
+    assert hashing.digest_json(shipped) == SHIPPED
     assert Counter(document["source"] for document in shipped) == {"stdlib": 53, "pydoc": 7}
     assert all(is_validation(document["id"].split(".")[0]) for document in shipped)
     assert not {(document["source"], document["id"]) for document in shipped} & {(text.source, text.id) for text in library_texts("train")}

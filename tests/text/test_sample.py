@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recallkit.storage import artifacts
+from recallkit.storage import parquet_files
 from recallkit.storage.journal import Journal
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
@@ -53,7 +53,7 @@ def test_a_sample_is_of_whole_documents_of_each_source(run, corpus, texts, tmp_p
     drawn = documents(tmp_path / "a")
     for source, text in drawn:
         assert text in texts[source]
-    manifest = artifacts.read_manifest(tmp_path / "a/tokens.parquet")
+    manifest = parquet_files.read_manifest(tmp_path / "a/tokens.parquet")
     amounts = Counter(source for source, _ in drawn)
     by_source = {name: amounts[name] / size for name, size in SIZES.items()}
     # The book is a large part of the text, and that part of the sample has no room for it: the
@@ -73,7 +73,7 @@ def test_a_sample_is_of_whole_documents_of_each_source(run, corpus, texts, tmp_p
     assert manifest["drawn"] == {**numbers, "left_out": ["book"]}
     assert run("slice", *corpus, "--boundary", "document", "-o", tmp_path / "whole").returncode == 0
     assert of_tokens == pytest.approx(
-        artifacts.read_manifest(tmp_path / "whole/tokens.parquet")["num_rows"],
+        parquet_files.read_manifest(tmp_path / "whole/tokens.parquet")["num_rows"],
         rel=0.05,
     )
     said = f"Sample: {len(drawn)} of 363 documents and 3 of 4 sources, drawn with seed 0. "

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from recallkit.storage import artifacts
+from recallkit.storage import artifacts, parquet_files
 from recallkit.storage.journal import leftover
 from recallkit.storage.unfinished import MARK, open_marked
 from recallkit.verification.findings import Verified
@@ -479,7 +479,7 @@ def test_unfinished_work_is_kept_by_clean(folder):
     from recallkit.storage.journal import Journal
 
     with pytest.raises(KeyboardInterrupt), Journal(folder / "new.parquet", {"seed": 1}) as journal:
-        artifacts.write_parquet(journal.part(0), [], artifacts_schema(), {})
+        parquet_files.write_parquet(journal.part(0), [], artifacts_schema(), {})
         journal.commit({})
         raise KeyboardInterrupt
     verified = verify(folder, clean=True)
@@ -493,7 +493,7 @@ def test_unfinished_work_of_other_options_than_the_result_beside_it_is_no_leftov
     from recallkit.storage.journal import Journal
 
     target = folder / "slices" / "tokens.parquet"
-    options = artifacts.read_manifest(target)["options"]
+    options = parquet_files.read_manifest(target)["options"]
     for key, kind in (({**options, "max_count": 77}, "unfinished"), (options, "leftover")):
         with pytest.raises(KeyboardInterrupt), Journal(target, key, force=True) as journal:
             journal.commit({})
@@ -553,7 +553,7 @@ def test_a_manifest_that_lacks_a_field_ends_nothing(folder, monkeypatch, field):
     )
     for name in ("gap", "intervene"):
         assert invoke(name, *command).status == 0
-    real = artifacts.footer_facts
+    real = parquet_files.footer_facts
 
     def lacking(path: Path) -> dict[str, object] | None:
         facts = real(path)
