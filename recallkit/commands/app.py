@@ -45,6 +45,10 @@ _FOLDERS = re.compile(r"(^|[=,])(?:~|\.{1,2})?/(?:[^=,/]*/)*(?=[^/])")
 """Folders of this machine in a word: `/models/` of /models/mamba and of name=/models/mamba."""
 
 
+_TYPED = "recallkit.typed"
+"""Key of the command line in what typer keeps of a call."""
+
+
 class _Reading:
     """Words are read by their declarations. typer converts them by pydantic, even those that are not there: 0.1 s of imports."""
 
@@ -54,7 +58,7 @@ class _Reading:
         this: Any = self
         parameters = {}
         if self.declared is not None:
-            events.COMMAND.set(command_line(self.declared.name, args))
+            ctx.meta[_TYPED] = command_line(self.declared.name, args)
             parameters = {parameter.name: parameter for parameter in self.declared.parameters}
         for word in this.get_params(ctx):
             word.process_value = partial(_read, word, parameters.get(word.name), word.process_value)
@@ -83,6 +87,13 @@ class _Command(_Reading, TyperCommand):
     copied."""
 
     declared: Command
+
+    def invoke(self, ctx: Any) -> Any:
+        token = events.COMMAND.set(ctx.meta[_TYPED])
+        try:
+            return super().invoke(ctx)
+        finally:
+            events.COMMAND.reset(token)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         name = self.declared.name
@@ -199,12 +210,12 @@ def _as_typer(command: Command) -> Any:
     parameters = {parameter.name: parameter for parameter in command.parameters}
 
     def run(help_all: bool, **words: Any) -> int:
-        try:
-            # typer gives [] for an option that may be repeated, and is not there
-            values = {name: None if parameters[name].is_repeated and value == [] else value for name, value in words.items()}
-            return command.run(**values)
-        finally:
-            events.COMMAND.set(None)
+        # typer gives [] for an option that may be repeated, and is not there.
+        values = {
+            name: None if parameters[name].is_repeated and value == [] else value
+            for name, value in words.items()
+        }
+        return command.run(**values)
 
     def argument(name: str, kind: Any, default: Any, declaration: Any) -> inspect.Parameter:
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declaration])

@@ -59,6 +59,15 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
         outcomes = self.answering.run(questions)
         return [self.answering.text(*pair) for pair in zip(questions, outcomes, strict=True)]
 
+    def loglikelihood(
+        self,
+        requests: list[Instance],
+        disable_tqdm: bool = False,
+    ) -> list[tuple[float, bool]]:
+        """See `LM.loglikelihood`; without its bar, beside which ours would be drawn."""
+        likelihoods: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=True)
+        return likelihoods
+
     def loglikelihood_rolling(
         self,
         requests: list[Instance],
