@@ -1,17 +1,20 @@
-"""A model of your own, from its definition to its gap: a layer of gated linear recurrence in plain PyTorch.
+"""A model of your own, from its definition to its gap: a layer of gated linear recurrence in plain
+PyTorch.
 
-    python examples/03_own_model.py                                       # trains it, about a minute on two cores
-    recallkit score examples/03_own_model.py:load
-    recallkit gap control:recall examples/03_own_model.py:load
+    python examples/03_own_model.py                                       # trains it, about a
+    minute on two cores recallkit score examples/03_own_model.py:load recallkit gap control:recall
+    examples/03_own_model.py:load
 
-recallkit calls `load` and needs no more than a module that maps ids (b, t) to logits (b, t, vocab). The rest shows
-useful options: with `hidden` and `head` the logits of a whole batch are never materialised, `FILES` lets recallkit detect a
-change of the weights, and where there are none yet a one-line error says what to do.
+recallkit calls `load` and needs no more than a module that maps ids (b, t) to logits (b, t, vocab).
+The rest shows useful options: with `hidden` and `head` the logits of a whole batch are never
+materialised, `FILES` lets recallkit detect a change of the weights, and where there are none yet a
+one-line error says what to do.
 
-    h_t = f_t h_{t-1} + (1 - f_t) v_t           f_t = sigmoid(W_f x_t)        v_t = W_v x_t          channel by channel
-    y_t = x_t + W_o (h_t silu(W_g x_t))         logits = U y_t + log p1
+    h_t = f_t h_{t-1} + (1 - f_t) v_t           f_t = sigmoid(W_f x_t)        v_t = W_v x_t
+    channel by channel y_t = x_t + W_o (h_t silu(W_g x_t))         logits = U y_t + log p1
 
-Its state has a fixed size, so it must forget: recallkit measures how much of its gap to attention lies where that matters.
+Its state has a fixed size, so it must forget: recallkit measures how much of its gap to attention
+lies where that matters.
 """
 
 from __future__ import annotations
@@ -66,16 +69,19 @@ class GatedRecurrence(nn.Module):
 
 
 def scan(decay: Tensor, inputs: Tensor) -> Tensor:
-    """h_t = decay_t h_{t-1} + inputs_t, all (b, t, width): each round combines spans of twice the length."""
+    """h_t = decay_t h_{t-1} + inputs_t, all (b, t, width): each round combines spans of twice the
+    length."""
     span = 1
     while span < inputs.shape[1]:
-        inputs = torch.cat([inputs[:, :span], inputs[:, span:] + decay[:, span:] * inputs[:, :-span]], dim=1)
+        inputs = torch.cat(
+            [inputs[:, :span], inputs[:, span:] + decay[:, span:] * inputs[:, :-span]], dim=1
+        )
         decay = torch.cat([decay[:, :span], decay[:, span:] * decay[:, :-span]], dim=1)
         span *= 2
     return inputs
 
 
-# ------------------------------------------------------------------------------------------------- what recallkit calls
+# ----------------------------------------------------------------------------- what recallkit calls
 
 
 def weights_path() -> Path:
@@ -93,18 +99,21 @@ def load(plan: ModelPlan) -> nn.Module:
     Raises UserError where it is not trained yet.
     """
     if not FILES:
-        raise UserError("it has no weights yet", where=plan.location, remedy=f"train it: python {__file__}")
+        raise UserError(
+            "it has no weights yet", where=plan.location, remedy=f"train it: python {__file__}"
+        )
     weights = load_file(FILES[0])
     model = GatedRecurrence(*weights["embedding.weight"].shape)
     model.load_state_dict(weights)
     return model
 
 
-# ------------------------------------------------------------------------------------------------------------- training
+# ----------------------------------------------------------------------------------------- training
 
 
 def training_ids() -> tuple[Tensor, int]:
-    """The training part of the built-in text as one stream of ids, int64 (n,), and the size of the vocabulary."""
+    """The training part of the built-in text as one stream of ids, int64 (n,), and the size of the
+    vocabulary."""
     from recallkit.text.corpus import open_corpus
     from recallkit.text.encoding import encode_documents
     from recallkit.text.records import join_documents
@@ -118,22 +127,32 @@ def training_ids() -> tuple[Tensor, int]:
 
 @torch.no_grad()
 def start_from_bigrams(model: GatedRecurrence, ids: Tensor) -> None:
-    """Sets embedding and head so that head(embedding(u)) is a low-rank log p(w | u): a minute is too short to learn that.
+    """Sets embedding and head so that head(embedding(u)) is a low-rank log p(w | u): a minute is
+    too short to learn that.
 
-    p is Witten-Bell's bigram model, as in control:bigram; log p - log p1 is factored with frequent tokens weighing more.
+    p is Witten-Bell's bigram model, as in control:bigram; log p - log p1 is factored with frequent
+    tokens weighing more.
     """
     vocab, width = model.embedding.weight.shape
     single = (torch.bincount(ids, minlength=vocab) + 1).float()
     single /= single.sum()
-    pairs = torch.bincount(ids[:-1] * vocab + ids[1:], minlength=vocab**2).view(vocab, vocab).float()
+    pairs = (
+        torch.bincount(ids[:-1] * vocab + ids[1:], minlength=vocab**2).view(vocab, vocab).float()
+    )
     distinct = (pairs > 0).sum(1, keepdim=True)
-    gain = ((pairs + distinct * single) / (pairs.sum(1, keepdim=True) + distinct) / single).log().nan_to_num(0.0)
+    gain = (
+        ((pairs + distinct * single) / (pairs.sum(1, keepdim=True) + distinct) / single)
+        .log()
+        .nan_to_num(0.0)
+    )
     weight = (single * vocab).sqrt().clamp(min=0.05)
     left, sizes, right = torch.svd_lowrank(weight[:, None] * gain * weight, q=width)
     model.embedding.weight.copy_(left * sizes.sqrt() / weight[:, None])
     model.head.weight.copy_(right * sizes.sqrt() / weight[:, None])
     model.head.bias.copy_(single.log())
-    model.mix.bias[:width] = torch.linspace(-2, 5, width)  # time constants of one to some 150 tokens
+    model.mix.bias[:width] = torch.linspace(
+        -2, 5, width
+    )  # time constants of one to some 150 tokens
     model.out.weight.zero_()
 
 
@@ -143,7 +162,9 @@ def train(ids: Tensor, vocab_size: int) -> GatedRecurrence:
     model = GatedRecurrence(vocab_size, WIDTH)
     start_from_bigrams(model, ids)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98))
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=NUM_STEPS, pct_start=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, LEARNING_RATE, total_steps=NUM_STEPS, pct_start=0.1
+    )
     for step in range(NUM_STEPS):
         starts = torch.randint(len(ids) - SEQ_LEN - 1, (SEQUENCES, 1))
         batch = ids[starts + torch.arange(SEQ_LEN + 1)]
@@ -161,8 +182,14 @@ def train(ids: Tensor, vocab_size: int) -> GatedRecurrence:
 
 def main() -> None:
     """Parses the command line, trains, saves, and prints the next command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="a folder for a copy of this file with its weights; without it they go to the cache")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="a folder for a copy of this file with its weights; without it they go to the cache",
+    )
     out = parser.parse_args().out
     script = Path(__file__)
     weights = (out or config.home() / "examples") / script.with_suffix(".safetensors").name

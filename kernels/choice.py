@@ -38,7 +38,13 @@ _log = logging.getLogger("recallkit.kernels")
 _preferred: list[str] = [os.environ.get("RECALLKIT_KERNELS", "auto")]
 
 
-def choose(op: str, impl: Impl, *tensors: Tensor | None, unsupported: str | None = None, slower: str | None = None) -> Chosen:
+def choose(
+    op: str,
+    impl: Impl,
+    *tensors: Tensor | None,
+    unsupported: str | None = None,
+    slower: str | None = None,
+) -> Chosen:
     """The implementation of `op` that runs on these tensors (None is skipped).
 
     `unsupported`: why the kernel cannot take these inputs; `slower`: why `auto` should not take it,
@@ -65,7 +71,12 @@ def choose(op: str, impl: Impl, *tensors: Tensor | None, unsupported: str | None
         obstacle = obstacle or slower or (None if present[0].is_cuda else "the tensors are on CPU")
     chosen: Chosen = "torch" if obstacle else "triton"
     if not torch.compiler.is_compiling():
-        say_once(op, chosen, obstacle or ("it is preferred" if preferred == "triton" else "the tensors are on a GPU"))
+        say_once(
+            op,
+            chosen,
+            obstacle
+            or ("it is preferred" if preferred == "triton" else "the tensors are on a GPU"),
+        )
     return chosen
 
 
@@ -82,10 +93,14 @@ def check_alike(axes: int, **tensors: Tensor) -> None:
     first, *others = tensors.values()
     if first.ndim != axes or any(x.shape != first.shape for x in others):
         raise ValueError(
-            f"{', '.join(tensors)} must be of one shape with {axes} axes: {', '.join(str(tuple(x.shape)) for x in tensors.values())}"
+            f"{', '.join(tensors)} must be of one shape with {axes} axes: "
+            f"{', '.join(str(tuple(x.shape)) for x in tensors.values())}"
         )
     if not first.is_floating_point() or any(x.dtype != first.dtype for x in others):
-        raise ValueError(f"{', '.join(tensors)} must be of one floating type: {', '.join(str(x.dtype) for x in tensors.values())}")
+        raise ValueError(
+            f"{', '.join(tensors)} must be of one floating type: "
+            f"{', '.join(str(x.dtype) for x in tensors.values())}"
+        )
 
 
 @contextlib.contextmanager
@@ -115,12 +130,25 @@ def _obstacle(tensors: list[Tensor]) -> str | None:
     if len(devices) > 1:
         return f"the tensors are on several devices: {', '.join(sorted(map(str, devices)))}"
     if not tensors[0].is_cuda and not interpreted():
-        return f"the tensors are on {tensors[0].device.type}; kernels need CUDA, or TRITON_INTERPRET=1 for tests"
+        return (
+            f"the tensors are on {tensors[0].device.type}; kernels need CUDA, or "
+            "TRITON_INTERPRET=1 for tests"
+        )
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return "it has no backward pass, and gradients are required: use torch.no_grad() or impl='torch'"
-    strange = {tensor.dtype for tensor in tensors if tensor.dtype not in KERNEL_TYPES and tensor.is_floating_point()}
+        return (
+            "it has no backward pass, and gradients are required: use torch.no_grad() or "
+            "impl='torch'"
+        )
+    strange = {
+        tensor.dtype
+        for tensor in tensors
+        if tensor.dtype not in KERNEL_TYPES and tensor.is_floating_point()
+    }
     if strange:
-        return f"it takes float16, bfloat16 and float32, not {', '.join(str(dtype)[6:] for dtype in strange)}"
+        return (
+            "it takes float16, bfloat16 and float32, not "
+            f"{', '.join(str(dtype)[6:] for dtype in strange)}"
+        )
     return None
 
 

@@ -71,7 +71,9 @@ class Launcher:
         says at the first launch."""
         if os.environ.get("RECALLKIT_AUTOTUNE") != "1" or interpreted():
             return self.kernel, self._options[0]
-        return triton.autotune(configs=self.configs, key=self.key, cache_results=True)(self.kernel), OPTIONS
+        return triton.autotune(configs=self.configs, key=self.key, cache_results=True)(
+            self.kernel
+        ), OPTIONS
 
 
 def operand_type(dtype: torch.dtype) -> Any:

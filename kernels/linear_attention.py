@@ -75,9 +75,13 @@ def linear_attention_chunked(
     with torch.autocast(q.device.type, enabled=False):
         for i, (place, (q_part, k_part, v_part)) in enumerate(zip(places, parts, strict=True)):
             fadings = _fadings(decay, q_part.shape[2])
-            outputs.append(_outputs(q_part, k_part, v_part, state, feature_map, place, fadings, eps))
+            outputs.append(
+                _outputs(q_part, k_part, v_part, state, feature_map, place, fadings, eps)
+            )
             if final_state or i + 1 < len(parts):
-                state = _advanced(k_part, v_part, state, feature_map, place, fadings, eps is not None)
+                state = _advanced(
+                    k_part, v_part, state, feature_map, place, fadings, eps is not None
+                )
         return torch.cat(outputs, dim=2), state if final_state else None
 
 
@@ -85,7 +89,9 @@ def summed_state(k: Tensor, v: Tensor, feature_map: FeatureMap, *, normalise: bo
     """The state after tokens of these keys (b, h, t, f) and values (b, h, t, v), in whatever order;
     in float32 or wider."""
     with torch.autocast(k.device.type, enabled=False):
-        return _advanced(_widened(k), _widened(v), None, feature_map, None, (Fading(), Fading()), normalise)
+        return _advanced(
+            _widened(k), _widened(v), None, feature_map, None, (Fading(), Fading()), normalise
+        )
 
 
 def linear_attention_step(
@@ -102,9 +108,16 @@ def linear_attention_step(
     """The same for one token: q, k: (b, h, f), v: (b, h, v), positions (..., 1) -> y (b, h, v) and
     a new state."""
     with torch.autocast(q.device.type, enabled=False):
-        q, k, v = feature_map(_widened(q), positions), feature_map(_widened(k), positions), _widened(v)
+        q, k, v = (
+            feature_map(_widened(q), positions),
+            feature_map(_widened(k), positions),
+            _widened(v),
+        )
         powers = None if decay is None else decay.logs.exp()[:, None]
-        kv = faded(state.kv, None if powers is None else powers[..., None]) + k[..., None] * v[..., None, :]
+        kv = (
+            faded(state.kv, None if powers is None else powers[..., None])
+            + k[..., None] * v[..., None, :]
+        )
         y = (q[..., None, :] @ kv)[..., 0, :]
         if eps is None:
             return y, LinearState(kv, None)
@@ -184,7 +197,12 @@ def make_fading(log_decays: Tensor, size: int) -> Fading:
     logs = log_decays[:, None, None]
     places = torch.arange(size, device=logs.device)
     apart = (places[:, None] - places).clamp(min=0)
-    return Fading(*((logs * powers).exp() for powers in (apart, places[:, None] + 1, size - 1 - places[:, None], size)))
+    return Fading(
+        *(
+            (logs * powers).exp()
+            for powers in (apart, places[:, None] + 1, size - 1 - places[:, None], size)
+        )
+    )
 
 
 def _widened(x: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""recallkit: where the gap between an efficient language model and an attention model lies, in associative recall or elsewhere.
+"""recallkit: where the gap between an efficient language model and an attention model lies, in
+associative recall or elsewhere.
 
 The stages are functions here, with the names and the options of the command line (docs/python.md):
 
@@ -7,8 +8,8 @@ The stages are functions here, with the names and the options of the command lin
     recallkit.slice("valid.jsonl.zst", counts="counts.duckdb", out="slices")
     tables = recallkit.gap("path/to/attention", ["path/to/mamba"], slices="slices")
 
-Nothing but this file, `config` and `errors` is imported before a function is used: the command line and every process that
-scores import this package, too.
+Nothing but this file, `config` and `errors` is imported before a function is used: the command line
+and every process that scores import this package, too.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from recallkit.config import VERSION as __version__  # noqa: N811 - the name tha
 from recallkit.errors import UserError
 
 if "OMP_WAIT_POLICY" not in os.environ:
-    # How often OpenMP's threads, torch's among them, look for work before they sleep; read when torch is imported. Their own 300,000
-    # times keep a core busy that other programs need: scoring then takes three times as much CPU time (docs/benchmarks.md).
+    # How often OpenMP's threads, torch's among them, look for work before they sleep; read when
+    # torch is imported. Their own 300,000
+    # times keep a core busy that other programs need: scoring then takes three times as much CPU
+    # time (docs/benchmarks.md).
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if TYPE_CHECKING:
@@ -124,7 +127,9 @@ if not TYPE_CHECKING:  # a type checker would conclude from it that every name e
         """The names in `__all__`, imported when they are first used."""
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value: object = getattr(import_module(_MODULES[name]), "slice_" if name == "slice" else name)
+        value: object = getattr(
+            import_module(_MODULES[name]), "slice_" if name == "slice" else name
+        )
         globals()[name] = value
         return value
 

@@ -15,7 +15,9 @@ def main() -> None:
     """Runs the command line; Ctrl-C while it is still being loaded ends it like any other."""
     config.start_program()
     events.open_streams()
-    gc.set_threshold(100_000)  # libraries make hundreds of thousands of objects while they are imported, and no garbage
+    gc.set_threshold(
+        100_000
+    )  # libraries make hundreds of thousands of objects while they are imported, and no garbage
     statuses: list[int] = []
     atexit.register(_leave, statuses)  # registered first, hence called last
     try:
@@ -32,12 +34,14 @@ def main() -> None:
 def _leave(statuses: list[int]) -> None:
     """Ends the process with its status, if it has one.
 
-    All threads have ended and all files are closed by now. The interpreter would free every object of every library one by one,
-    which takes it up to 0.5 s; the system frees their memory at once.
+    All threads have ended and all files are closed by now. The interpreter would free every object
+    of every library one by one, which takes it up to 0.5 s; the system frees their memory at once.
     """
     for status in statuses:
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):  # its reader has gone: the status says so
+            with contextlib.suppress(
+                OSError, ValueError
+            ):  # its reader has gone: the status says so
                 stream.flush()
         os._exit(status)
 

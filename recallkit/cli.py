@@ -1,4 +1,5 @@
-"""The command line as a program: runs a command, prints one line on stderr for errors a user can correct, sets the exit status.
+"""The command line as a program: runs a command, prints one line on stderr for errors a user can
+correct, sets the exit status.
 
 Nothing heavy is imported before a command needs it, so that `--help` is fast.
 """
@@ -16,7 +17,14 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from recallkit import events
-from recallkit.commands.app import EXIT_DEFECT, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_USAGE, app
+from recallkit.commands.app import (
+    EXIT_DEFECT,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_TERMINATED,
+    EXIT_USAGE,
+    app,
+)
 from recallkit.errors import UsageError, UserError, lacks_resources, redacted
 
 if TYPE_CHECKING:
@@ -38,13 +46,17 @@ _MAY_NOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def run(arguments: list[str] | None = None) -> None:
-    """Runs a command; exits 0, 1 (it failed), 2 (usage), 70 (a defect of recallkit), 130 (interrupted) or 143 (terminated;
-    the same command resumes).
+    """Runs a command; exits 0, 1 (it failed), 2 (usage), 70 (a defect of recallkit), 130
+    (interrupted) or 143 (terminated; the same command resumes).
 
     `--log-json` may be given before or after the command's name.
     """
-    os.environ["RUST_BACKTRACE"] = "0"  # a panic of a library in Rust becomes one line, without sixty of its stack before it
-    if isinstance(sys.stdout, io.TextIOWrapper):  # names that are not UTF-8 are printed escaped, as JSON has them
+    os.environ["RUST_BACKTRACE"] = (
+        "0"  # a panic of a library in Rust becomes one line, without sixty of its stack before it
+    )
+    if isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # names that are not UTF-8 are printed escaped, as JSON has them
         sys.stdout.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if arguments is None else arguments
     command = next((word for word in words if not word.startswith("-")), None)
@@ -54,7 +66,9 @@ def run(arguments: list[str] | None = None) -> None:
         with _insistent_interrupts(interrupts):
             status: Any = app(args=words, standalone_mode=False)
             sys.stdout.flush()
-    except BaseException as error:  # an interrupt is an interrupt, whatever it was converted to on its way
+    except (
+        BaseException
+    ) as error:  # an interrupt is an interrupt, whatever it was converted to on its way
         if not interrupts:
             _explain(error)
             raise
@@ -65,7 +79,8 @@ def run(arguments: list[str] | None = None) -> None:
 
 
 def _start_events(words: list[str], command: str | None) -> list[str]:
-    """Writes events to stderr if requested, before anything can fail; returns the remaining arguments."""
+    """Writes events to stderr if requested, before anything can fail; returns the remaining
+    arguments."""
     options = words[: words.index("--")] if "--" in words else words
     if events.OPTION in options or events.are_on():
         events.start(command)
@@ -74,12 +89,14 @@ def _start_events(words: list[str], command: str | None) -> list[str]:
 
 @contextlib.contextmanager
 def _insistent_interrupts(heard: list[signal.Signals]) -> Iterator[None]:
-    """Ctrl-C, and SIGTERM, which batch systems send before they kill, raise KeyboardInterrupt where it is safe, until it takes effect.
+    """Ctrl-C, and SIGTERM, which batch systems send before they kill, raise KeyboardInterrupt where
+    it is safe, until it takes effect.
 
-    Python drops an exception that is raised in a destructor. One raised in an import can leave the import lock
-    taken, so that the program waits for ever, or a library takes it for a missing package: there it waits for the end, as in `uncut`.
-    `heard` is empty until an end is requested. Once the block has ended on such a request, further ones are
-    ignored: a repetition already under way, or a second Ctrl-C, would otherwise end the interpreter by the signal.
+    Python drops an exception that is raised in a destructor. One raised in an import can leave the
+    import lock taken, so that the program waits for ever, or a library takes it for a missing
+    package: there it waits for the end, as in `uncut`. `heard` is empty until an end is requested.
+    Once the block has ended on such a request, further ones are ignored: a repetition already under
+    way, or a second Ctrl-C, would otherwise end the interpreter by the signal.
     """
     waiting: list[threading.Timer] = []
     has_ended = False
@@ -96,7 +113,9 @@ def _insistent_interrupts(heard: list[signal.Signals]) -> Iterator[None]:
         if not waits:
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
@@ -129,14 +148,17 @@ def _stop_interrupted(*, is_terminated: bool) -> None:
 def _stop(error: UserError, status: int = EXIT_FAILED, **facts: str) -> None:
     """Ends the program with a line, or an event that has these facts, too."""
     if events.are_on():
-        events.emit_error(error.problem, where=error.where, remedy=error.remedy, status=status, **facts)
+        events.emit_error(
+            error.problem, where=error.where, remedy=error.remedy, status=status, **facts
+        )
     else:
         sys.stderr.write(f"recallkit: {error.line()}\n")
     sys.exit(status)
 
 
 def _explain(error: BaseException) -> None:
-    """Ends the program with one line for an error a user can correct: ours, usage errors, the system's, a full disk; or for a defect."""
+    """Ends the program with one line for an error a user can correct: ours, usage errors, the
+    system's, a full disk; or for a defect."""
     if isinstance(error, UserError):
         _stop(error, EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED)
     if callable(getattr(error, "show", None)):
@@ -155,16 +177,34 @@ def _of_system(error: BaseException) -> UserError | None:
     where = getattr(error, "filename", None) or "writing"
     for words, problem in _FULL.items():
         if words in str(error).lower():
-            return UserError(problem, where=where, remedy="free some and run the same command again: it resumes from here")
-    if isinstance(error, OSError) and error.errno != errno.ENOMEM and (error.errno is not None or not lacks_resources(error)):
+            return UserError(
+                problem,
+                where=where,
+                remedy="free some and run the same command again: it resumes from here",
+            )
+    if (
+        isinstance(error, OSError)
+        and error.errno != errno.ENOMEM
+        and (error.errno is not None or not lacks_resources(error))
+    ):
         remedy = _REMEDIES.get(error.errno or 0)
         if error.errno in _MAY_NOT_WRITE and error.filename and not os.path.lexists(error.filename):
-            remedy = "write elsewhere: to a place that -o names, or beside a copy of the slices, named with --slices"
+            remedy = (
+                "write elsewhere: to a place that -o names, or beside a copy of the slices, "
+                "named with --slices"
+            )
         return UserError(error.strerror or str(error), where=where, remedy=remedy)
     if lacks_resources(error):
-        remedy = "free some, or give fewer --workers, a smaller --batch-tokens, shorter --seq-len; the same command resumes from here"
-        return UserError("not enough memory, threads or open files", where=_first_line(error), remedy=remedy)
-    if isinstance(error, UnicodeEncodeError):  # Python has bytes of names that are not UTF-8 as characters that cannot be written
+        remedy = (
+            "free some, or give fewer --workers, a smaller --batch-tokens, shorter --seq-len; "
+            "the same command resumes from here"
+        )
+        return UserError(
+            "not enough memory, threads or open files", where=_first_line(error), remedy=remedy
+        )
+    if isinstance(
+        error, UnicodeEncodeError
+    ):  # Python has bytes of names that are not UTF-8 as characters that cannot be written
         return UserError("a name with characters that are not text", remedy="rename it")
     return None
 
@@ -174,7 +214,8 @@ def _first_line(error: BaseException) -> str | None:
 
 
 def _stop_defective(error: BaseException) -> None:
-    """Reports a defect of recallkit in one line as well; its traceback is in the event, or in a file of its own."""
+    """Reports a defect of recallkit in one line as well; its traceback is in the event, or in a
+    file of its own."""
     import platform
     import shlex
     import tempfile
@@ -186,15 +227,30 @@ def _stop_defective(error: BaseException) -> None:
     if events.are_on():
         _stop(UserError(problem), EXIT_DEFECT, traceback=lines)
     temporary: dict[str, Any] = {"delete": False, "encoding": "utf-8", "errors": "replace"}
-    with tempfile.NamedTemporaryFile("w", prefix="recallkit-error-", suffix=".txt", **temporary) as file:
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="recallkit-error-", suffix=".txt", **temporary
+    ) as file:
         where = f"recallkit {VERSION}, Python {platform.python_version()}, {platform.platform()}"
         report = f"{where}\n{shlex.join(map(redacted, sys.argv))}\n\n{lines}"
-        file.write("".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in redacted(report)))
-    _stop(UserError(problem, remedy=f"this is a bug in recallkit, not in your input: please report it with {file.name}"), EXIT_DEFECT)
+        file.write(
+            "".join(
+                c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in redacted(report)
+            )
+        )
+    _stop(
+        UserError(
+            problem,
+            remedy=(
+                f"this is a bug in recallkit, not in your input: please report it with {file.name}"
+            ),
+        ),
+        EXIT_DEFECT,
+    )
 
 
 def _show_usage(error: Any) -> None:
-    """Ends the program with a line about words that typer cannot accept, and its status; where none are given, with the help."""
+    """Ends the program with a line about words that typer cannot accept, and its status; where none
+    are given, with the help."""
     status = int(getattr(error, "exit_code", EXIT_USAGE))
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "recallkit"

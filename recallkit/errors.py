@@ -1,4 +1,5 @@
-"""Errors that a user can correct: raised anywhere, printed by the command line as one line, never as a traceback."""
+"""Errors that a user can correct: raised anywhere, printed by the command line as one line, never
+as a traceback."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ _LACKING_WORDS = (
     "too many open files",
     "failed to map segment",  # a module of compiled code, as it is imported
     "could not create a primitive",  # oneDNN, in torch
-    "return without exception set",  # Python itself and numba, which had no memory for the exception
+    # Python itself and numba, which had no memory for the exception
+    "return without exception set",
 )
 
 
@@ -47,7 +49,8 @@ class UserError(Exception):
         super().__init__(self.line())
 
     def line(self) -> str:
-        """The message as one printable line, so that control characters from file names or data never reach a terminal."""
+        """The message as one printable line, so that control characters from file names or data
+        never reach a terminal."""
         text = self.problem if self.where is None else f"{self.where}: {self.problem}"
         if self.remedy:
             text = f"{text}; {self.remedy}"
@@ -59,11 +62,13 @@ class AbsentError(UserError):
 
 
 class UsageError(UserError):
-    """Options that conflict, or that no run could use: nothing was started, and the command line exits with status 2."""
+    """Options that conflict, or that no run could use: nothing was started, and the command line
+    exits with status 2."""
 
 
 def redacted(text: str) -> str:
-    """The text of a message or a log without the key of a server, and without what may be one in a URL.
+    """The text of a message or a log without the key of a server, and without what may be one in a
+    URL.
 
     That is its user and password, its query, and a fragment of the form NAME=VALUE.
     """
@@ -84,24 +89,30 @@ def _redacted_url(matched: re.Match[str]) -> str:
 
 
 def as_utf8(text: str) -> str:
-    """The text with lone surrogates escaped, which strict JSON does not have and UTF-8 cannot encode."""
+    """The text with lone surrogates escaped, which strict JSON does not have and UTF-8 cannot
+    encode."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def lacks_resources(error: BaseException) -> bool:
-    """Whether memory, threads or open files ran out: such errors are reported as they are, not as corruption of the file being read.
+    """Whether memory, threads or open files ran out: such errors are reported as they are, not as
+    corruption of the file being read.
 
-    Python, numpy and Arrow raise MemoryError; errors of torch, DuckDB and others are recognised by their messages.
+    Python, numpy and Arrow raise MemoryError; errors of torch, DuckDB and others are recognised by
+    their messages.
     """
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _LACKING):
         return True
     words = str(error).lower()
     if any(said in words for said in _LACKING_WORDS):
         return True
-    hidden = error.__context__ if isinstance(error, OSError) and error.errno is None else None  # as llvmlite hides why it cannot be loaded
+    hidden = (
+        error.__context__ if isinstance(error, OSError) and error.errno is None else None
+    )  # as llvmlite hides why it cannot be loaded
     return hidden is not None and lacks_resources(hidden)
 
 
 def printable(text: str) -> str:
-    """Text from files or data as one line without control characters, which a terminal would execute."""
+    """Text from files or data as one line without control characters, which a terminal would
+    execute."""
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in " ".join(text.split()))

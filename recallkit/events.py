@@ -1,7 +1,8 @@
 """Machine-readable logs: everything on stderr as JSON Lines, one event per line (`--log-json`).
 
-Off by default. When it is on, notes, progress, stages and errors are events; whatever libraries, native code and other
-processes write to stderr passes through a pipe and becomes events too, so that every line parses.
+Off by default. When it is on, notes, progress, stages and errors are events; whatever libraries,
+native code and other processes write to stderr passes through a pipe and becomes events too, so
+that every line parses.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 OPTION = "--log-json"
 VARIABLE = "RECALLKIT_LOG_JSON"
-"""Any value but 0, no, off or false turns events on, as `--log-json` does; child processes inherit it."""
+"""Any value but 0, no, off or false turns events on, as `--log-json` does; child processes inherit
+it."""
 _COMMAND = "RECALLKIT_LOG_COMMAND"
 """The name of the command, for its child processes."""
 
@@ -37,9 +39,11 @@ OUTPUT = "standard output"
 
 _NO = ("", "0", "no", "off", "false")
 _LONGEST_OUTPUT = 1 << 20
-"""Bytes of foreign output that one event contains at most: a progress bar that never ends its line must not fill the memory."""
+"""Bytes of foreign output that one event contains at most: a progress bar that never ends its line
+must not fill the memory."""
 _SECONDS_TO_DRAIN = 2.0
-"""How long the program waits at its end for output still in the pipe: the reader of the log may be slow."""
+"""How long the program waits at its end for output still in the pipe: the reader of the log may be
+slow."""
 
 is_uncut = False
 """Whether an interrupt waits, because a block of `uncut` is under way."""
@@ -54,7 +58,8 @@ def are_on() -> bool:
 
 
 def start(command: str | None = None) -> None:
-    """From now on stderr carries only events, of this process and its children; a further call only sets the command's name."""
+    """From now on stderr carries only events, of this process and its children; a further call only
+    sets the command's name."""
     global _pump
     os.environ[VARIABLE] = "1"
     if command is not None:
@@ -63,11 +68,14 @@ def start(command: str | None = None) -> None:
     write_whole_lines()
     if _pump is None and _is_standard_error():
         _pump = _Pump()
-        atexit.register(stop)  # registered first, hence called last: output of other exit handlers becomes events too
+        atexit.register(
+            stop
+        )  # registered first, hence called last: output of other exit handlers becomes events too
 
 
 def write_whole_lines() -> None:
-    """Has stderr write line by line, with PYTHONUNBUFFERED, too: there processes that share it would mix the pieces that `print` writes."""
+    """Has stderr write line by line, with PYTHONUNBUFFERED, too: there processes that share it
+    would mix the pieces that `print` writes."""
     if isinstance(sys.stderr, io.TextIOWrapper):
         sys.stderr.reconfigure(line_buffering=True, write_through=False)
 
@@ -92,7 +100,8 @@ class _Log(io.FileIO):
 
 
 def open_streams() -> None:
-    """Gives this process all its standard streams, and makes a result count more than what is said of it.
+    """Gives this process all its standard streams, and makes a result count more than what is said
+    of it.
 
     A file that is opened while one of them is closed would take its place, and what libraries write
     to stderr with it.
@@ -101,13 +110,17 @@ def open_streams() -> None:
         try:
             os.fstat(number)
         except OSError:  # it is closed: of no other is the number free
-            os.set_inheritable(os.open(os.devnull, mode), True)  # one that cannot be written for results
+            os.set_inheritable(
+                os.open(os.devnull, mode), True
+            )  # one that cannot be written for results
     for name, number, kind in (("stdout", 1, _Result), ("stderr", 2, _Log)):
         stream = getattr(sys, name)
         if stream is None or isinstance(stream, io.TextIOWrapper):
             writer = io.BufferedWriter(kind(number, "w", closefd=False))
             by_line = not stream or stream.line_buffering or stream.write_through
-            encoding, errors = (stream.encoding, stream.errors) if stream else ("utf-8", "backslashreplace")
+            encoding, errors = (
+                (stream.encoding, stream.errors) if stream else ("utf-8", "backslashreplace")
+            )
             text = io.TextIOWrapper(writer, encoding, errors, line_buffering=by_line)
             setattr(sys, name, text)
 
@@ -121,14 +134,27 @@ def stop() -> None:
 
 
 def _emit_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: object = None, line: str | None = None
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: object = None,
+    line: str | None = None,
 ) -> None:
     """Writes what Python's `warnings` would print as one event."""
-    emit("warning", str(message), level="warning", category=category.__name__, file=filename, line=lineno)
+    emit(
+        "warning",
+        str(message),
+        level="warning",
+        category=category.__name__,
+        file=filename,
+        line=lineno,
+    )
 
 
 def _is_standard_error() -> bool:
-    """Whether `sys.stderr` is file descriptor 2, not an object that a test or a notebook put in its place."""
+    """Whether `sys.stderr` is file descriptor 2, not an object that a test or a notebook put in its
+    place."""
     try:
         return sys.stderr.fileno() == 2
     except (AttributeError, OSError, ValueError):
@@ -136,14 +162,16 @@ def _is_standard_error() -> bool:
 
 
 def emit(event: str, message: str, *, level: str = "info", **fields: Any) -> None:
-    """Writes an event if events are on. It may contain any text: control characters and lone surrogates are escaped."""
+    """Writes an event if events are on. It may contain any text: control characters and lone
+    surrogates are escaped."""
     if not are_on():
         return
     _write(_line(event, message, level, fields))
 
 
 def note(message: str, *, event: str = "note", level: str = "info", **fields: Any) -> None:
-    """A line for the user on stderr; where stderr is for events one of this kind and level, with these fields."""
+    """A line for the user on stderr; where stderr is for events one of this kind and level, with
+    these fields."""
     if are_on():
         emit(event, message, level=level, **fields)
         return
@@ -162,8 +190,11 @@ def uncut() -> Iterator[None]:
         is_uncut = False
 
 
-def emit_error(problem: str, *, where: object = None, remedy: str | None = None, **fields: Any) -> None:
-    """The event with which a command fails: the last one, after everything that was written to stderr before."""
+def emit_error(
+    problem: str, *, where: object = None, remedy: str | None = None, **fields: Any
+) -> None:
+    """The event with which a command fails: the last one, after everything that was written to
+    stderr before."""
     if _pump is not None:
         _pump.drain()
     line = UserError(problem, where=where, remedy=remedy).line()
@@ -180,8 +211,15 @@ def _line(event: str, message: str, level: str, fields: Mapping[str, Any]) -> by
         "pid": os.getpid(),
         "message": printable(message),
     }
-    value = strict({**stamp, **{name: field for name, field in fields.items() if name not in stamp}})
-    return json.dumps(_redacted(value), allow_nan=False, default=lambda other: redacted(as_utf8(str(other)))).encode("ascii") + b"\n"
+    value = strict(
+        {**stamp, **{name: field for name, field in fields.items() if name not in stamp}}
+    )
+    return (
+        json.dumps(
+            _redacted(value), allow_nan=False, default=lambda other: redacted(as_utf8(str(other)))
+        ).encode("ascii")
+        + b"\n"
+    )
 
 
 def _redacted(value: Any) -> Any:
@@ -194,8 +232,9 @@ def _redacted(value: Any) -> Any:
 
 
 def strict(value: Any) -> Any:
-    """The value as strict JSON has it, which parsers in other languages take: null for infinities, such as the perplexity of a mean NLL
-    above 709 nats, and lone surrogates, such as those of file names that are not UTF-8, escaped.
+    """The value as strict JSON has it, which parsers in other languages take: null for infinities,
+    such as the perplexity of a mean NLL above 709 nats, and lone surrogates, such as those of file
+    names that are not UTF-8, escaped.
     """
     if isinstance(value, str):
         return as_utf8(value)
@@ -218,19 +257,26 @@ def _write(line: bytes) -> None:
 
 
 class _Pump:
-    """A pipe in place of stderr: lines that are events are passed on, others become events of kind `output`."""
+    """A pipe in place of stderr: lines that are events are passed on, others become events of kind
+    `output`."""
 
     def __init__(self) -> None:
         sys.stderr.flush()
         self._real = os.dup(2)
         reading, self._pipe = os.pipe()
         os.dup2(self._pipe, 2)  # child processes inherit it
-        self._mark, self._reached = f"mark of {os.getpid()} {os.urandom(8).hex()}".encode(), threading.Event()
-        self._thread = threading.Thread(target=self._forward, args=(reading,), name="stderr to events", daemon=True)
+        self._mark, self._reached = (
+            f"mark of {os.getpid()} {os.urandom(8).hex()}".encode(),
+            threading.Event(),
+        )
+        self._thread = threading.Thread(
+            target=self._forward, args=(reading,), name="stderr to events", daemon=True
+        )
         self._thread.start()
 
     def write(self, line: bytes) -> None:
-        """Writes to the real stderr, past the pipe, so that a process's last event is not lost when it ends."""
+        """Writes to the real stderr, past the pipe, so that a process's last event is not lost when
+        it ends."""
         while line:
             line = line[os.write(self._real, line) :]
 
@@ -251,7 +297,9 @@ class _Pump:
     def _forward(self, reading: int) -> None:
         rest = b""
         while chunk := os.read(reading, 1 << 16):
-            *lines, rest = (rest + chunk.replace(b"\r", b"\n")).split(b"\n")  # progress bars return to the start of the line
+            *lines, rest = (rest + chunk.replace(b"\r", b"\n")).split(
+                b"\n"
+            )  # progress bars return to the start of the line
             if len(rest) > _LONGEST_OUTPUT:
                 lines, rest = [*lines, rest], b""
             for line in lines:
@@ -275,4 +323,6 @@ def _is_event(line: bytes) -> bool:
         value = json.loads(line)
     except (ValueError, RecursionError):
         return False
-    return isinstance(value, dict) and {"time", "level", "event", "command", "message"} <= value.keys()
+    return (
+        isinstance(value, dict) and {"time", "level", "event", "command", "message"} <= value.keys()
+    )

@@ -1,14 +1,17 @@
-"""numba's `njit`, prepared for threads and read-only machines; every compiled loop of the package uses it.
+"""numba's `njit`, prepared for threads and read-only machines; every compiled loop of the package
+uses it.
 
-numba initialises itself, and the extensions of other packages, at the first call of a loop. Where two threads make that call, one
-iterates over a table of types while the other adds to it, and fails ("dictionary changed size during iteration"); so it is
-initialised here, before there are threads. In a process of the program itself the extensions of other packages are left out: our loops
-take NumPy arrays alone, and awkward's, which comes with gigatoken, would take most of the time. So is linear algebra, for which numba
-imports SciPy. Where recallkit is used in another's program both are loaded, because that program's loops may need them.
+numba initialises itself, and the extensions of other packages, at the first call of a loop. Where
+two threads make that call, one iterates over a table of types while the other adds to it, and fails
+("dictionary changed size during iteration"); so it is initialised here, before there are threads.
+In a process of the program itself the extensions of other packages are left out: our loops take
+NumPy arrays alone, and awkward's, which comes with gigatoken, would take most of the time. So is
+linear algebra, for which numba imports SciPy. Where recallkit is used in another's program both are
+loaded, because that program's loops may need them.
 
-Loops are compiled at their first call and cached beside their file, or in the user's cache folder if the package's is read-only
-(`NUMBA_CACHE_DIR` overrides it). Where neither is writable, numba refuses to define a loop; compiled code is then cached in a
-temporary folder for the run.
+Loops are compiled at their first call and cached beside their file, or in the user's cache folder
+if the package's is read-only (`NUMBA_CACHE_DIR` overrides it). Where neither is writable, numba
+refuses to define a loop; compiled code is then cached in a temporary folder for the run.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ _initialise()
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
-    """A plain, contiguous, read-only view, so that arrays that are mapped, sliced, Arrow's or ordinary share one compiled kernel."""
+    """A plain, contiguous, read-only view, so that arrays that are mapped, sliced, Arrow's or
+    ordinary share one compiled kernel."""
     view = np.ascontiguousarray(array).view(np.ndarray)
     view.flags.writeable = False
     return view
@@ -62,7 +66,9 @@ def _keep_what_is_compiled() -> tempfile.TemporaryDirectory[str] | None:
     except RuntimeError:
         folder = tempfile.TemporaryDirectory(prefix="recallkit-compiled-")
         config.CACHE_DIR = folder.name
-        Finalize(None, folder.cleanup, exitpriority=0)  # worker processes end without running `atexit` functions
+        Finalize(
+            None, folder.cleanup, exitpriority=0
+        )  # worker processes end without running `atexit` functions
         return folder
     return None
 

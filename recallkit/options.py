@@ -11,50 +11,100 @@ from functools import partial
 from typing import Any, Literal
 
 from recallkit import config
-from recallkit.declarations import OUTPUT, File, Options, amount, argument, length, names, option, text
+from recallkit.declarations import (
+    OUTPUT,
+    File,
+    Options,
+    amount,
+    argument,
+    length,
+    names,
+    option,
+    text,
+)
 from recallkit.errors import UsageError
 
-TEXT, LOADING, PROMPTS, LONG_SEQUENCES, MANY_DEVICES = "Text", "Models", "Prompts", "Long sequences", "Many devices"
+TEXT, LOADING, PROMPTS, LONG_SEQUENCES, MANY_DEVICES = (
+    "Text",
+    "Models",
+    "Prompts",
+    "Long sequences",
+    "Many devices",
+)
 NEEDLES, SWEEPS = "Needles in a haystack", "Sweeps, with --task"
 """Groups of options in the help; what a command is mainly asked with has none."""
 
-# ----------------------------------------------------------------------------------------------------------- declarations
+# ------------------------------------------------------------------------------------- declarations
 
 Texts = Iterable[str | Mapping[str, Any]] | None
 """Only in Python: the text itself instead of sources."""
 
 slice_option = partial(
     option,
-    "Also report this slice: a name (first_rare, rare_word, copy:kN ...), the filters of a paper (paper:2606.20936), or "
-    "'NAME=EXPRESSION' over columns of tokens.parquet and words.parquet, such as 'far=distance > 100' (docs/slices.md). May be repeated.",
+    "Also report this slice: a name (first_rare, rare_word, copy:kN ...), the filters of a paper "
+    "(paper:2606.20936), or "
+    "'NAME=EXPRESSION' over columns of tokens.parquet and words.parquet, such as 'far=distance > "
+    "100' (docs/slices.md). May be repeated.",
     metavar="NAME",
 )
-slices_option = partial(option, "A directory made by `recallkit slice`. Default: the built-in one.", metavar="DIR")
-counts_option = partial(option, "A table made by `recallkit count`, or its URL (https://, hf://OWNER/NAME/FILE).", metavar="FILE")
+slices_option = partial(
+    option, "A directory made by `recallkit slice`. Default: the built-in one.", metavar="DIR"
+)
+counts_option = partial(
+    option,
+    "A table made by `recallkit count`, or its URL (https://, hf://OWNER/NAME/FILE).",
+    metavar="FILE",
+)
 tokenizer_option = partial(
     option,
-    "A tokenizer.json, model directory, GGUF file or hub id, or `bytes`. Default: the built-in BPE of 4,096 entries.",
+    (
+        "A tokenizer.json, model directory, GGUF file or hub id, or `bytes`. Default: the built-in "
+        "BPE of 4,096 entries."
+    ),
     metavar="TOKENIZER",
     panel=TEXT,
 )
-device_option = partial(option, "auto, cpu, cuda, cuda:N, or balanced: over GPUs, CPU and disk.", "auto", metavar="DEVICE", panel=LOADING)
+device_option = partial(
+    option,
+    "auto, cpu, cuda, cuda:N, or balanced: over GPUs, CPU and disk.",
+    "auto",
+    metavar="DEVICE",
+    panel=LOADING,
+)
 
 
 AnyModel = Any
-"""A model as `recallkit.models.spec.list_models` takes it: a path or name, a torch.nn.Module, a ModelSpec; several as {NAME: model}."""
+"""A model as `recallkit.models.spec.list_models` takes it: a path or name, a torch.nn.Module, a
+ModelSpec; several as {NAME: model}."""
 AnyModels = AnyModel | Sequence[Any]
-MODEL_SYNTAX = "PATH or NAME=PATH, then its options after commas: NAME=PATH,dtype=bfloat16,context=2048 (docs/models.md)"
+MODEL_SYNTAX = (
+    "PATH or NAME=PATH, then its options after commas: NAME=PATH,dtype=bfloat16,context=2048 "
+    "(docs/models.md)"
+)
 
 models_option = partial(
-    argument, f"Models to score (see `recallkit models`): {MODEL_SYNTAX}. Default: the trained models of the zoo.", metavar="MODEL"
+    argument,
+    (
+        f"Models to score (see `recallkit models`): {MODEL_SYNTAX}. Default: the trained models of "
+        "the zoo."
+    ),
+    metavar="MODEL",
 )
 Precision = Literal["float32", "bfloat16", "float16"]
 _AUTO = "auto: the checkpoint's precision on a GPU, float32 on CPU."
 
 
-def out_option(what: str = "The directory to write.", default: str | None = None, *, value: Any = None, metavar: str = "DIR") -> Any:
+def out_option(
+    what: str = "The directory to write.",
+    default: str | None = None,
+    *,
+    value: Any = None,
+    metavar: str = "DIR",
+) -> Any:
     """`-o`, `--out`: where a command writes."""
-    return option(what, value, flags=("-o", "--out"), metavar=metavar, default=default, panel=OUTPUT)
+    return option(
+        what, value, flags=("-o", "--out"), metavar=metavar, default=default, panel=OUTPUT
+    )
 
 
 def _destination(value: Any) -> Any:
@@ -64,14 +114,18 @@ def _destination(value: Any) -> Any:
     return value if isinstance(value, tuple) else parse_destination(value)
 
 
-# ------------------------------------------------------------------------------------------------------- what is written
+# ---------------------------------------------------------------------------------- what is written
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForceOptions(Options):
     """Whether what is there already is replaced."""
 
-    force: bool = option("Redo finished work, and discard unfinished work made with other options.", False, panel=OUTPUT)
+    force: bool = option(
+        "Redo finished work, and discard unfinished work made with other options.",
+        False,
+        panel=OUTPUT,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +133,8 @@ class LogOptions(Options):
     """Where a result is logged."""
 
     log_to: str | Sequence[str] | None = option(
-        "Also log the result to trackio, wandb, mlflow or tensorboard, as NAME or NAME:PROJECT (tensorboard: a folder). May be repeated "
+        "Also log the result to trackio, wandb, mlflow or tensorboard, as NAME or NAME:PROJECT "
+        "(tensorboard: a folder). May be repeated "
         "(docs/track.md).",
         metavar="NAME",
         parse=_destination,
@@ -92,43 +147,72 @@ class WritingOptions(ForceOptions, LogOptions):
     """What is done with a result that is written."""
 
 
-# ------------------------------------------------------------------------------------------------------ how text is read
+# --------------------------------------------------------------------------------- how text is read
 
 
 @dataclass(frozen=True)
 class TextOptions(Options):
     """Which text, and how it becomes a stream of token ids.
 
-    `texts`, if given, are the text. `default_split` is read of a dataset whose name says none. Without sources it is the built-in text.
+    `texts`, if given, are the text. `default_split` is read of a dataset whose name says none.
+    Without sources it is the built-in text.
     """
 
     sources: File | Sequence[File] | None = argument(
-        "Files, globs, directories, URLs, hub ids or presets (see `recallkit sources`). Default: the built-in text.",
+        (
+            "Files, globs, directories, URLs, hub ids or presets (see `recallkit sources`). "
+            "Default: "
+            "the built-in text."
+        ),
         metavar="SOURCE",
         excludes=("texts",),
     )
     default_split: str = "validation"
     _: KW_ONLY
     tokenizer: File | None = tokenizer_option()
-    end_token: str | None = option("The token that separates documents. Default: detected from the tokenizer.", metavar="TOKEN", panel=TEXT)
+    end_token: str | None = option(
+        "The token that separates documents. Default: detected from the tokenizer.",
+        metavar="TOKEN",
+        panel=TEXT,
+    )
     boundary: Literal["pack", "document"] = option(
-        "pack: context runs across documents, as in the papers; document: context is reset at each document.", "pack", panel=TEXT
+        (
+            "pack: context runs across documents, as in the papers; document: context is reset at "
+            "each document."
+        ),
+        "pack",
+        panel=TEXT,
     )
     limit_tokens: int | str | None = option(
-        "Stop after N tokens, such as 10M (Zoology) or 16M (Based).", metavar="N", parse=amount, panel=TEXT
+        "Stop after N tokens, such as 10M (Zoology) or 16M (Based).",
+        metavar="N",
+        parse=amount,
+        panel=TEXT,
     )
-    text_field: str | None = option("Field that contains the text, such as meta.body. Default: detected.", metavar="FIELD", panel=TEXT)
+    text_field: str | None = option(
+        "Field that contains the text, such as meta.body. Default: detected.",
+        metavar="FIELD",
+        panel=TEXT,
+    )
     source_field: str | None = option(
-        "Field that names the source, such as meta.pile_set_name. Default: detected.", metavar="FIELD", panel=TEXT
+        "Field that names the source, such as meta.pile_set_name. Default: detected.",
+        metavar="FIELD",
+        panel=TEXT,
     )
-    skip_bad: bool = option("Skip records that cannot be read and count them, instead of stopping.", False, panel=TEXT)
+    skip_bad: bool = option(
+        "Skip records that cannot be read and count them, instead of stopping.", False, panel=TEXT
+    )
     texts: Texts = None
 
     def __post_init__(self) -> None:
         """Raises UsageError also for what names no text."""
         super().__post_init__()
         if self.sources is not None and not self.source_names:
-            raise UsageError("no source is named", where="SOURCE", remedy="name one, or leave it out for the built-in text")
+            raise UsageError(
+                "no source is named",
+                where="SOURCE",
+                remedy="name one, or leave it out for the built-in text",
+            )
 
     @property
     def source_names(self) -> tuple[str, ...]:
@@ -137,7 +221,11 @@ class TextOptions(Options):
             return ("texts",) if self.texts is not None else tuple(names(self.sources))
         except TypeError as error:
             remedy = "name files, or give texts themselves as texts="
-            raise UsageError(f"of type {type(self.sources).__name__}, not the name of a file", where="SOURCE", remedy=remedy) from error
+            raise UsageError(
+                f"of type {type(self.sources).__name__}, not the name of a file",
+                where="SOURCE",
+                remedy=remedy,
+            ) from error
 
     @property
     def tokenizer_name(self) -> str | None:
@@ -155,10 +243,18 @@ class LabelOptions(Options):
     """How tokens are labelled: in which sequences, and what counts as rare."""
 
     counts: File | None = option(
-        "A table made by `recallkit count`, its URL (https://, hf://OWNER/NAME/FILE), or infini-gram:INDEX (docs/corpus.md).",
+        (
+            "A table made by `recallkit count`, its URL (https://, hf://OWNER/NAME/FILE), or "
+            "infini-gram:INDEX (docs/corpus.md)."
+        ),
         metavar="FILE",
     )
-    max_count: int | None = option("Highest training count of a rare bigram.", least=0, most=config.MOST, default="by rate, at least 5")
+    max_count: int | None = option(
+        "Highest training count of a rare bigram.",
+        least=0,
+        most=config.MOST,
+        default="by rate, at least 5",
+    )
     max_rate: float | None = option(
         "The same limit, as occurrences per billion training tokens.",
         least=0,
@@ -181,7 +277,7 @@ class LabelledTextOptions(LabelOptions, TextOptions):
     default_split: str = field(default="validation", init=False)
 
 
-# --------------------------------------------------------------------------------------------------- how work is shared
+# ------------------------------------------------------------------------------- how work is shared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,17 +285,25 @@ class WorkerOptions(Options):
     """How many processes share the work, and where."""
 
     workers: int = option(
-        "Processes (with --engine ray: actors) that share the work, assigned to GPUs in turn. Results do not change.",
+        (
+            "Processes (with --engine ray: actors) that share the work, assigned to GPUs in turn. "
+            "Results do not change."
+        ),
         1,
         least=1,
         most=1024,
         panel=MANY_DEVICES,
     )
     engine: Literal["local", "ray"] = option(
-        "local: this machine; ray: a Ray cluster (extra `ray`) that shares the storage.", "local", panel=MANY_DEVICES
+        "local: this machine; ray: a Ray cluster (extra `ray`) that shares the storage.",
+        "local",
+        panel=MANY_DEVICES,
     )
     address: str | None = option(
-        "With --engine ray: the cluster, `auto` or ray://HOST:PORT. Default: a new one on this machine.",
+        (
+            "With --engine ray: the cluster, `auto` or ray://HOST:PORT. Default: a new one on this "
+            "machine."
+        ),
         metavar="ADDRESS",
         needs="engine",
         panel=MANY_DEVICES,
@@ -211,7 +315,11 @@ def _share(value: Any) -> tuple[int, int]:
     if isinstance(value, tuple):
         return value
     place, _, shares = value.partition("/")
-    if not (place.isdecimal() and shares.isdecimal() and 1 <= int(place) <= int(shares) <= config.LONGEST):
+    if not (
+        place.isdecimal()
+        and shares.isdecimal()
+        and 1 <= int(place) <= int(shares) <= config.LONGEST
+    ):
         raise ValueError(f"{value!r} is not a share; give one such as 3/16, from 1/16 to 16/16")
     return int(place), int(shares)
 
@@ -234,7 +342,8 @@ class CountingOptions(WorkerOptions):
     """How a text is counted. `hashes` of a count of some bigrams only are none."""
 
     hashes: int = option(
-        "Hashes of 13-grams to keep, and as many of 50-grams, at 8 bytes each: with them `slice` finds text copied from training. "
+        "Hashes of 13-grams to keep, and as many of 50-grams, at 8 bytes each: with them `slice` "
+        "finds text copied from training. "
         "None are kept with --only or --import.",
         config.NUM_HASHES,
         least=0,
@@ -242,29 +351,44 @@ class CountingOptions(WorkerOptions):
     )
 
 
-# ---------------------------------------------------------------------------------------------------- how models are run
+# ------------------------------------------------------------------------------- how models are run
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(Options):
-    """How models are loaded. What a model's own `ModelSpec` says comes first; None means its own."""
+    """How models are loaded. What a model's own `ModelSpec` says comes first; None means its
+    own."""
 
     counts: File | None = counts_option()
     device: str = device_option()
     model_tokenizer: Any = option(
-        "The model's tokenizer, if it brings none: as for --tokenizer, or `bytes`.", metavar="TOKENIZER", panel=LOADING
+        "The model's tokenizer, if it brings none: as for --tokenizer, or `bytes`.",
+        metavar="TOKENIZER",
+        panel=LOADING,
     )
-    trust_remote_code: bool = option("Run the Python code that comes with a checkpoint. Read it first.", False, panel=LOADING)
+    trust_remote_code: bool = option(
+        "Run the Python code that comes with a checkpoint. Read it first.", False, panel=LOADING
+    )
     no_cuda_graphs: bool = option(
-        "On a GPU, launch every kernel from Python. By default, passes of small models and short texts are replayed as CUDA graphs.",
+        (
+            "On a GPU, launch every kernel from Python. By default, passes of small models and "
+            "short "
+            "texts are replayed as CUDA graphs."
+        ),
         False,
         panel=LOADING,
     )
 
 
-batch_tokens_option = partial(option, "Tokens per batch. Default: chosen for speed.", metavar="N", parse=amount, panel=LOADING)
+batch_tokens_option = partial(
+    option, "Tokens per batch. Default: chosen for speed.", metavar="N", parse=amount, panel=LOADING
+)
 context_option = partial(
-    option, "Longest context, in tokens. Default: the model's limit.", least=1, most=config.LONGEST, panel=LONG_SEQUENCES
+    option,
+    "Longest context, in tokens. Default: the model's limit.",
+    least=1,
+    most=config.LONGEST,
+    panel=LONG_SEQUENCES,
 )
 
 
@@ -272,16 +396,19 @@ context_option = partial(
 class ScoringOptions(WorkerOptions, ModelOptions):
     """How models are run that score a slice directory: every command that scores has all of these.
 
-    None means: as in the existing scores, else float32, a batch chosen from the model and the machine's memory, the model's own
-    tokenizer and context.
+    None means: as in the existing scores, else float32, a batch chosen from the model and the
+    machine's memory, the model's own tokenizer and context.
     """
 
     dtype: Literal[Precision, "auto"] | None = option(
-        f"Precision of the weights; logits are reduced in float32. {_AUTO}", default="float32, or as scored", panel=LOADING
+        f"Precision of the weights; logits are reduced in float32. {_AUTO}",
+        default="float32, or as scored",
+        panel=LOADING,
     )
     batch_tokens: int | str | None = batch_tokens_option()
     model_tokenizer: Any = option(
-        "The model's tokenizer, if it brings none: as for --tokenizer, or `bytes`. If it differs from the slices' tokenizer, the model "
+        "The model's tokenizer, if it brings none: as for --tokenizer, or `bytes`. If it differs "
+        "from the slices' tokenizer, the model "
         "reads the same bytes and its NLLs are aligned to the slices' tokens.",
         metavar="TOKENIZER",
         panel=LOADING,
@@ -294,21 +421,32 @@ class ScoringOptions(WorkerOptions, ModelOptions):
         panel=LONG_SEQUENCES,
     )
     carry_state: bool = option(
-        "Score a recurrent model in chunks of --context tokens, carrying its state from one to the next.", False, panel=LONG_SEQUENCES
+        (
+            "Score a recurrent model in chunks of --context tokens, carrying its state from one to "
+            "the next."
+        ),
+        False,
+        panel=LONG_SEQUENCES,
     )
 
     def __post_init__(self) -> None:
         """Raises UsageError also for two ways to read a long sequence."""
         super().__post_init__()
         if self.stride is not None and self.carry_state:
-            raise UsageError("two ways to read a long sequence", where="--stride and --carry-state", remedy="give one of them")
+            raise UsageError(
+                "two ways to read a long sequence",
+                where="--stride and --carry-state",
+                remedy="give one of them",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions(ModelOptions, ForceOptions):
     """How models are run that generate answers."""
 
-    dtype: Literal[Precision, "auto"] = option(f"Precision of the weights. {_AUTO}", "float32", panel=LOADING)
+    dtype: Literal[Precision, "auto"] = option(
+        f"Precision of the weights. {_AUTO}", "float32", panel=LOADING
+    )
     context: int | None = context_option()
 
 
@@ -317,13 +455,19 @@ class PromptOptions(WorkerOptions, EvaluationOptions):
     """How models are run that answer prompts: the first `limit` rows of each task, or all."""
 
     limit: int | None = option("Use only the first N rows of each task.", least=1, most=config.MOST)
-    batch_size: int | None = option("Prompts that generate together. Default: 8 on CPU, 32 on a GPU.", least=1, most=4096, panel=LOADING)
+    batch_size: int | None = option(
+        "Prompts that generate together. Default: 8 on CPU, 32 on a GPU.",
+        least=1,
+        most=4096,
+        panel=LOADING,
+    )
 
 
-# --------------------------------------------------------------------------------------------------------- what is asked
+# ------------------------------------------------------------------------------------ what is asked
 
 CENTRED_TOKENS = 950
-"""Tokens kept around the answer by the answer-centred cut: a context of 1,000 less 50 for the answer (JRT, arXiv 2407.05483)."""
+"""Tokens kept around the answer by the answer-centred cut: a context of 1,000 less 50 for the
+answer (JRT, arXiv 2407.05483)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,24 +475,34 @@ class RecallOptions(PromptOptions):
     """Which facts of documents models are to recall, and how they are run."""
 
     data: File | None = option(
-        "Local rows instead of the hub's: a file or a folder of TASK.jsonl (JSONL or Parquet with text, value, key, doc_id, answers; or "
+        "Local rows instead of the hub's: a file or a folder of TASK.jsonl (JSONL or Parquet "
+        "with text, value, key, doc_id, answers; or "
         "context, question, answers). For needles: the text of the haystack, as for `count`.",
         metavar="PATH",
     )
     task_version: int = option(
-        "1 strips white space from texts and values, as lm-eval does today; 0 leaves them unchanged, as in the published figures.",
+        (
+            "1 strips white space from texts and values, as lm-eval does today; 0 leaves them "
+            "unchanged, as in the published figures."
+        ),
         1,
         least=0,
         most=1,
         panel=PROMPTS,
     )
     prompt: Literal["standard", "once", "twice"] = option(
-        "standard: the document, then the query, as in lm-eval; once, twice: the document once or twice, as in JRT.",
+        (
+            "standard: the document, then the query, as in lm-eval; once, twice: the document once "
+            "or twice, as in JRT."
+        ),
         "standard",
         panel=PROMPTS,
     )
     cut: Literal["left", "answer"] = option(
-        "left: prompts are cut on the left to fit the context; answer: documents are cut to --cut-tokens around the answer (JRT).",
+        (
+            "left: prompts are cut on the left to fit the context; answer: documents are cut to "
+            "--cut-tokens around the answer (JRT)."
+        ),
         "left",
         panel=PROMPTS,
     )
@@ -369,14 +523,24 @@ class RecallOptions(PromptOptions):
         panel=NEEDLES,
     )
     samples: int | None = option(
-        "Prompts of each length, spread evenly over 11 depths.", least=1, most=config.LONGEST, default="110", panel=NEEDLES
+        "Prompts of each length, spread evenly over 11 depths.",
+        least=1,
+        most=config.LONGEST,
+        default="110",
+        panel=NEEDLES,
     )
-    seed: int = option("Seed of keys, values and passages.", 0, least=0, most=config.MOST, panel=NEEDLES)
+    seed: int = option(
+        "Seed of keys, values and passages.", 0, least=0, most=config.MOST, panel=NEEDLES
+    )
 
     @property
     def every_length(self) -> list[int]:
         """`lengths` in their order, each once; none if they are not given."""
-        return sorted({length(size) for size in self.lengths}) if isinstance(self.lengths, list) else []
+        return (
+            sorted({length(size) for size in self.lengths})
+            if isinstance(self.lengths, list)
+            else []
+        )
 
     @property
     def kept_tokens(self) -> int:
@@ -391,11 +555,17 @@ class MqarOptions(EvaluationOptions):
 
     context: int | None = field(default=None, init=False)
     task: str = option(
-        "A synthetic task (see `recallkit tasks`), with its options as in overwriting,updates=8; or FILE.py:FUNCTION.",
+        (
+            "A synthetic task (see `recallkit tasks`), with its options as in "
+            "overwriting,updates=8; "
+            "or FILE.py:FUNCTION."
+        ),
         "mqar",
         metavar="TASK",
     )
-    seq_len: int | None = option("Ids of a sequence.", least=4, most=config.LONGEST, default="1024; 256 for the zoo")
+    seq_len: int | None = option(
+        "Ids of a sequence.", least=4, most=config.LONGEST, default="1024; 256 for the zoo"
+    )
     pairs: int | Sequence[int] | None = option(
         "Numbers of key-value pairs, joined with commas.",
         metavar="NUMBERS",
@@ -404,9 +574,17 @@ class MqarOptions(EvaluationOptions):
         most=config.LONGEST,
         joined=True,
     )
-    samples: int | None = option("Sequences for each number of pairs.", least=1, most=config.LONGEST, default="1000; 50 for the zoo")
+    samples: int | None = option(
+        "Sequences for each number of pairs.",
+        least=1,
+        most=config.LONGEST,
+        default="1000; 50 for the zoo",
+    )
     power: float | None = option(
-        "Exponent of the power law of query positions: 0.01 is near the pairs (Zoology's code; F.1 trains with 0.1), 1 is uniform.",
+        (
+            "Exponent of the power law of query positions: 0.01 is near the pairs (Zoology's code; "
+            "F.1 trains with 0.1), 1 is uniform."
+        ),
         default="0.01",
     )
     seed: int = option("Seed of keys, values and their positions.", 0, least=0, most=config.MOST)
@@ -425,7 +603,16 @@ class MqarOptions(EvaluationOptions):
 
 _AS_PRESET, _OF_RECIPE = "as in the preset", "of the recipe"
 Sizes = int | Sequence[int] | None
-_sizes = partial(option, metavar="NUMBERS", default=_AS_PRESET, least=1, most=1 << 16, joined=True, needs="task", panel=SWEEPS)
+_sizes = partial(
+    option,
+    metavar="NUMBERS",
+    default=_AS_PRESET,
+    least=1,
+    most=1 << 16,
+    joined=True,
+    needs="task",
+    panel=SWEEPS,
+)
 _joined = partial(option, default=_AS_PRESET, joined=True, needs="task", panel=SWEEPS)
 _number = partial(option, least=1, most=config.MOST, default=_AS_PRESET, needs="task", panel=SWEEPS)
 
@@ -434,7 +621,9 @@ _number = partial(option, least=1, most=config.MOST, default=_AS_PRESET, needs="
 class RecipeOptions(Options):
     """What differs from a recipe, of a model on text as of a sweep."""
 
-    seq_len: int | None = option("Ids of a training sequence.", least=1, most=config.LONGEST, default=_OF_RECIPE)
+    seq_len: int | None = option(
+        "Ids of a training sequence.", least=1, most=config.LONGEST, default=_OF_RECIPE
+    )
     batch: int | None = option("Sequences per step.", least=1, most=config.MOST, default=_OF_RECIPE)
     learning_rates: float | Sequence[float] | None = option(
         "One for a model; with --task, several are tried and the best counts.",
@@ -452,13 +641,24 @@ class TextTrainingOptions(RecipeOptions):
     """How much text a model reads, and how."""
 
     tokens: int | str | None = option(
-        "Predictions to train on, such as 30M, each once. Default: the whole text.", metavar="N", parse=amount
+        "Predictions to train on, such as 30M, each once. Default: the whole text.",
+        metavar="N",
+        parse=amount,
     )
     checkpoint_every: int | str | None = option(
-        "Also write a checkpoint after every N tokens, such as 10M. Default: only one at the end.", metavar="N", parse=amount
+        "Also write a checkpoint after every N tokens, such as 10M. Default: only one at the end.",
+        metavar="N",
+        parse=amount,
     )
-    no_lists: bool = option("Train zoo:NAME on text alone; by default it learns key-value lists first (docs/zoo.md).", False)
-    micro_batch: int | None = option("Sequences that a GPU computes at once; gradients are accumulated.", least=1, default="a whole batch")
+    no_lists: bool = option(
+        "Train zoo:NAME on text alone; by default it learns key-value lists first (docs/zoo.md).",
+        False,
+    )
+    micro_batch: int | None = option(
+        "Sequences that a GPU computes at once; gradients are accumulated.",
+        least=1,
+        default="a whole batch",
+    )
     compiled: bool = option("Compile the model with torch.compile.", False, flags=("--compile",))
 
 
@@ -467,11 +667,19 @@ class SweepOptions(RecipeOptions):
     """What differs from a preset."""
 
     mixers: str | Sequence[str] | None = _joined(
-        "Mixers to train, of the preset or any others; A+B alternates them (see `recallkit models --describe`).", metavar="NAMES"
+        (
+            "Mixers to train, of the preset or any others; A+B alternates them (see `recallkit "
+            "models --describe`)."
+        ),
+        metavar="NAMES",
     )
     widths: Sizes = _sizes("Widths of the models.")
     mixer_options: str | Sequence[str] | None = _joined(
-        "Options for the mixers that have them, in every combination: feature_dim=4,8,window=16. short_conv=0 removes short convolutions.",
+        (
+            "Options for the mixers that have them, in every combination: "
+            "feature_dim=4,8,window=16. "
+            "short_conv=0 removes short convolutions."
+        ),
         metavar="NAME=VALUES",
     )
     pairs: Sizes = _sizes("Numbers of pairs in training, with equally many sequences for each.")
@@ -489,10 +697,15 @@ class ComparisonOptions(Options):
     """Of which tokens models are compared, and what intervals resample."""
 
     cluster: Literal["document", "sequence", "source"] = option(
-        "The independent unit that intervals resample: documents, sequences or whole sources.", "document"
+        "The independent unit that intervals resample: documents, sequences or whole sources.",
+        "document",
     )
-    clean: bool = option("Leave out tokens known to be in the training text (column in_training).", False)
-    out: File | None = out_option("Directory of the result tables.", default="a folder in the slices")
+    clean: bool = option(
+        "Leave out tokens known to be in the training text (column in_training).", False
+    )
+    out: File | None = out_option(
+        "Directory of the result tables.", default="a folder in the slices"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -500,15 +713,21 @@ class FarContextOptions(Options):
     """How much context is far."""
 
     context_gain: int | Sequence[int] | None = option(
-        "Also score with only the last N tokens as context, and measure the gain from context before them: one N, or several joined with "
-        "commas, such as 8,32,128 (docs/context.md). Each costs about five times as much as scoring.",
+        "Also score with only the last N tokens as context, and measure the gain from context "
+        "before them: one N, or several joined with "
+        "commas, such as 8,32,128 (docs/context.md). Each costs about five times as much as "
+        "scoring.",
         metavar="NUMBERS",
         least=1,
         most=config.LONGEST,
         joined=True,
     )
     context_stride: int | None = option(
-        "With --context-gain, a stride S: each prediction sees N to N + S - 1 ids, at a cost of (N + S - 1) / S passes; 1 is exact.",
+        (
+            "With --context-gain, a stride S: each prediction sees N to N + S - 1 ids, at a cost "
+            "of "
+            "(N + S - 1) / S passes; 1 is exact."
+        ),
         metavar="NUMBER",
         least=1,
         most=config.LONGEST,
@@ -532,13 +751,24 @@ class InterventionOptions(ForceOptions):
         default="ar_hit, repeated_frequent, first_rare",
     )
     samples: int | None = option(
-        "Tokens to sample from each slice.", least=1, most=config.LONGEST, default="2000; 300 for the built-in models"
+        "Tokens to sample from each slice.",
+        least=1,
+        most=config.LONGEST,
+        default="2000; 300 for the built-in models",
     )
     design: Literal["joint", "exact"] = option(
-        "joint: many changes in one sequence; exact: one sequence per change, which takes several times as long.", "joint"
+        (
+            "joint: many changes in one sequence; exact: one sequence per change, which takes "
+            "several times as long."
+        ),
+        "joint",
     )
     changes: Literal["all", "moved"] = option(
-        "moved: measure recall by association; all: also what other changes to the occurrences cost, in 2.5 times the time.", "moved"
+        (
+            "moved: measure recall by association; all: also what other changes to the occurrences "
+            "cost, in 2.5 times the time."
+        ),
+        "moved",
     )
     seed: int = option("Seed of samples and replacements.", 0, least=0, most=config.MOST)
 
@@ -553,18 +783,35 @@ class ProfileOptions(ForceOptions):
     """What is counted of a text."""
 
     stop_words: str = option(
-        "Words whose bigrams are left out: ours, nltk (needs its data), none, or a file with one word per line.",
+        (
+            "Words whose bigrams are left out: ours, nltk (needs its data), none, or a file with "
+            "one "
+            "word per line."
+        ),
         "ours",
         metavar="LIST",
     )
-    x_min: int | None = option("Distance at which the power law begins. Default: the best fit.", least=1, most=config.LONGEST)
+    x_min: int | None = option(
+        "Distance at which the power law begins. Default: the best fit.",
+        least=1,
+        most=config.LONGEST,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
     """What a page shows besides the results of a folder."""
 
-    slices: File | None = option("The slice directory of the comparison, with its scores, if the comparison lies elsewhere.", metavar="DIR")
-    more: File | Sequence[File] | None = option("Also show the results in this folder. May be repeated.", flags=("--with",), metavar="DIR")
-    sequence: int | Sequence[int] | None = option("Also show this sequence of the text. May be repeated.", least=0)
-    document: int | Sequence[int] | None = option("Also show all sequences of this document. May be repeated.", least=0)
+    slices: File | None = option(
+        "The slice directory of the comparison, with its scores, if the comparison lies elsewhere.",
+        metavar="DIR",
+    )
+    more: File | Sequence[File] | None = option(
+        "Also show the results in this folder. May be repeated.", flags=("--with",), metavar="DIR"
+    )
+    sequence: int | Sequence[int] | None = option(
+        "Also show this sequence of the text. May be repeated.", least=0
+    )
+    document: int | Sequence[int] | None = option(
+        "Also show all sequences of this document. May be repeated.", least=0
+    )

@@ -1,7 +1,9 @@
-"""What other installed packages add, by entry points: models, mixers, slices, synthetic tasks and caches, each named PACKAGE.NAME.
+"""What other installed packages add, by entry points: models, mixers, slices, synthetic tasks and
+caches, each named PACKAGE.NAME.
 
-Group `recallkit.models`, name `tiny` and value `acme.models:make` of the package `acme-recall` are the model `acme-recall.tiny`. The
-function of a model, task or cache is used as FILE.py:FUNCTION is; a mixer is a class; a slice is a string, its expression.
+Group `recallkit.models`, name `tiny` and value `acme.models:make` of the package `acme-recall` are
+the model `acme-recall.tiny`. The function of a model, task or cache is used as FILE.py:FUNCTION is;
+a mixer is a class; a slice is a string, its expression.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ if TYPE_CHECKING:
 
 FUNCTIONS = {"models": "model", "tasks": "synthetic task", "caches": "cache"}
 OBJECTS = {"mixers": "mixer", "slices": "slice"}
-"""Kinds of plug-ins by their group, after `recallkit.`: functions whose file is run as a user's own is, and objects that are imported."""
+"""Kinds of plug-ins by their group, after `recallkit.`: functions whose file is run as a user's own
+is, and objects that are imported."""
 
 
 class Plugin(NamedTuple):
-    """An entry point: what it adds, under which name, and the package and version that it comes from."""
+    """An entry point: what it adds, under which name, and the package and version that it comes
+    from."""
 
     kind: str
     name: str
@@ -41,7 +45,11 @@ class Plugin(NamedTuple):
             raise self._fault(error) from error
         file = spec.origin if spec is not None else None
         if file is None or not file.endswith(".py"):
-            raise UserError(f"no module {self.entry.module}", where=self.name, remedy=f"install {self.origin} again")
+            raise UserError(
+                f"no module {self.entry.module}",
+                where=self.name,
+                remedy=f"install {self.origin} again",
+            )
         return file
 
     def load(self) -> object:
@@ -52,7 +60,11 @@ class Plugin(NamedTuple):
             raise self._fault(error) from error
 
     def _fault(self, error: Exception) -> UserError:
-        return UserError(f"{self.origin} raised {type(error).__name__}: {error}", where=self.name, remedy="fix it, or uninstall it")
+        return UserError(
+            f"{self.origin} raised {type(error).__name__}: {error}",
+            where=self.name,
+            remedy="fix it, or uninstall it",
+        )
 
 
 @functools.cache
@@ -70,7 +82,8 @@ def installed() -> dict[str, Plugin]:
 
 
 def describe(*kinds: str) -> list[tuple[str, str]]:
-    """Name, and what it is and where it is from, of every plug-in of these kinds that can be imported; a note says which cannot."""
+    """Name, and what it is and where it is from, of every plug-in of these kinds that can be
+    imported; a note says which cannot."""
     rows = []
     for name, plugin in installed().items():
         if plugin.kind not in kinds:

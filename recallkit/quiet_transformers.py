@@ -1,4 +1,5 @@
-"""transformers without its log messages and progress bars: errors are reported in one line, the rest is not shown."""
+"""transformers without its log messages and progress bars: errors are reported in one line, the
+rest is not shown."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ FAILURES_TO_READ = (
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's message, with the next where it ends in a colon; its type where there is no message."""
+    """The first line of an error's message, with the next where it ends in a colon; its type where
+    there is no message."""
     if isinstance(error, struct.error):
         return "the file is damaged, or ends too early"
     first, *others = str(error).strip().splitlines() or [type(error).__name__]
@@ -36,9 +38,15 @@ def first_line(error: Exception) -> str:
 
 @contextlib.contextmanager
 def without_logs() -> Iterator[None]:
-    """Hides what any library logs below the level of errors: transformers, and torchao, which it imports, advise kernels and versions."""
+    """Hides what any library logs below the level of errors: transformers, and torchao, which it
+    imports, advise kernels and versions."""
     level = logging.root.manager.disable
-    if level >= logging.WARNING:  # inside another such block: setting it again would be slow compared with one step of a small model
+    if (
+        level >= logging.WARNING
+        # inside another such block: setting it again would be slow compared with one step of a
+        # small
+        # model
+    ):
         yield
         return
     logging.disable(logging.WARNING)
@@ -56,7 +64,8 @@ def quiet_transformers() -> Iterator[None]:
     bars = log.is_progress_bar_enabled()
     log.disable_progress_bar()
     try:
-        # The GGUF reader has a progress bar that cannot be switched off: it writes to sys.stderr, while the log has its own handle.
+        # The GGUF reader has a progress bar that cannot be switched off: it writes to sys.stderr,
+        # while the log has its own handle.
         with without_logs(), contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:

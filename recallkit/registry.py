@@ -1,4 +1,5 @@
-"""Name -> "module:attribute" tables: plain dictionaries, resolved when a name is used, with "did you mean" in the error."""
+"""Name -> "module:attribute" tables: plain dictionaries, resolved when a name is used, with "did
+you mean" in the error."""
 
 from __future__ import annotations
 
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
 
 Entry = TypeVar("Entry")
 
-OLD_NAMES = dict.fromkeys(("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "openai-gpt"), "openai-community") | {"distilgpt2": "distilbert"}
-"""The hub's old names of one word, which people, adapters and articles still use, and who owns them now."""
+OLD_NAMES = dict.fromkeys(
+    ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "openai-gpt"), "openai-community"
+) | {"distilgpt2": "distilbert"}
+"""The hub's old names of one word, which people, adapters and articles still use, and who owns them
+now."""
 
 
 def split_revision(hub_id: str) -> tuple[str, str | None]:
@@ -26,11 +30,17 @@ def split_revision(hub_id: str) -> tuple[str, str | None]:
 
 
 def may_be_hub_id(name: str) -> bool:
-    """Whether a name can be of the hub rather than a mistyped path: OWNER/NAME, and no such folder here, or an old name of one word."""
+    """Whether a name can be of the hub rather than a mistyped path: OWNER/NAME, and no such folder
+    here, or an old name of one word."""
     owner, slash, rest = name.partition("/")
     if not slash:
         return split_revision(name)[0] in OLD_NAMES
-    return bool(owner and rest) and "/" not in rest and owner not in (".", "..", "~") and not Path(owner).is_dir()
+    return (
+        bool(owner and rest)
+        and "/" not in rest
+        and owner not in (".", "..", "~")
+        and not Path(owner).is_dir()
+    )
 
 
 def look_up(table: Mapping[str, Entry], name: str, kind: str) -> Entry:
@@ -46,7 +56,8 @@ def look_up(table: Mapping[str, Entry], name: str, kind: str) -> Entry:
 
 
 def resolve(table: Mapping[str, str], name: str, kind: str) -> Any:
-    """The object that `table` names, or a package's plug-in of this kind, imported now; see `look_up`."""
+    """The object that `table` names, or a package's plug-in of this kind, imported now; see
+    `look_up`."""
     if name not in table and (plugin := plugins.find(name, kind)):
         return plugin.load()
     module, _, attribute = look_up(table, name, kind).partition(":")

@@ -1,8 +1,10 @@
-"""Packs the weights of trained models as the zoo ships them: large matrices in 8 bits with a scale for each row, the rest in float16.
+"""Packs the weights of trained models as the zoo ships them: large matrices in 8 bits with a scale
+for each row, the rest in float16.
 
     python scripts/pack_zoo.py run/checkpoint-3125 [...]
 
-rewrites each folder's model.safetensors: 2.4 MB for 2.4M parameters. `recallkit.models.zoo.read_ours` reads it.
+rewrites each folder's model.safetensors: 2.4 MB for 2.4M parameters.
+`recallkit.models.zoo.read_ours` reads it.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ def pack(folder: Path) -> None:
     for name, values in zoo.read_ours(folder)[1].items():
         if values.dim() == 2 and values.numel() >= LARGE:
             scale = (values.float().abs().amax(1, keepdim=True) / 127).clamp(min=1e-12)
-            packed[name], packed[name + zoo.SCALE] = (values.float() / scale).round().to(torch.int8), scale
+            packed[name], packed[name + zoo.SCALE] = (
+                (values.float() / scale).round().to(torch.int8),
+                scale,
+            )
         else:
             packed[name] = values.half()
     old, new = folder / zoo.WEIGHTS, folder / f"{zoo.WEIGHTS}.new"

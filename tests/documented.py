@@ -1,4 +1,5 @@
-"""What documents tell a reader to type: their code blocks, as lines of a shell, as Python, or as what is printed."""
+"""What documents tell a reader to type: their code blocks, as lines of a shell, as Python, or as
+what is printed."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class Block:
 
     @property
     def commands(self) -> list[str]:
-        """The lines of a shell block as one types them: continued ones whole, `$ ` and comments gone."""
+        """The lines of a shell block as one types them: continued ones whole, `$ ` and comments
+        gone."""
         whole = self.text.replace("\\\n", " ").splitlines()
         lines = [re.sub(r"\s#\s.*", "", line).strip().removeprefix("$ ") for line in whole]
         return [line for line in lines if line and not line.startswith("#")]
@@ -44,7 +46,9 @@ def blocks(path: Path) -> list[Block]:
     for token in MarkdownIt("gfm-like", {"linkify": False}).parse(path.read_text(encoding="utf-8")):
         if token.type in ("fence", "code_block"):
             block = Block(path.relative_to(ROOT).as_posix(), token.map[0] + 1, token.content, "")
-            found.append(Block(block.document, block.line, block.text, kind(block, token.info.strip())))
+            found.append(
+                Block(block.document, block.line, block.text, kind(block, token.info.strip()))
+            )
     return found
 
 
@@ -65,11 +69,17 @@ def is_python(text: str) -> bool:
 
 
 def words(command: str) -> list[str]:
-    """The words of a line after `recallkit`, without a redirection of stderr; [] of another program's line."""
+    """The words of a line after `recallkit`, without a redirection of stderr; [] of another
+    program's line."""
     return shlex.split(command.partition(" 2> ")[0])[1:] if command.startswith("recallkit ") else []
 
 
 def inline(path: Path) -> list[str]:
     """Code in the running text and in tables."""
     tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(path.read_text(encoding="utf-8"))
-    return [child.content for token in tokens for child in token.children or () if child.type == "code_inline"]
+    return [
+        child.content
+        for token in tokens
+        for child in token.children or ()
+        if child.type == "code_inline"
+    ]

@@ -1,10 +1,13 @@
-"""Models of which it is known what they recall: training counts, and what of the context is mixed with them.
+"""Models of which it is known what they recall: training counts, and what of the context is mixed
+with them.
 
     name=tests/known_truth.py:bigram_cache        as any user's model; `PATH` below is the file's
 
-`presence` gives weight to the ids that are in the context, whatever precedes them, `recent` more to the latest, `window` to the last
-64 alone: they associate nothing. The caches give it to what followed the last id, or the last two, in the context: they recall by
-association, and use nothing else of it. `worse` knows less of everything, `worse_at_rare` has forgotten rare ones; neither recalls.
+`presence` gives weight to the ids that are in the context, whatever precedes them, `recent` more to
+the latest, `window` to the last 64 alone: they associate nothing. The caches give it to what
+followed the last id, or the last two, in the context: they recall by association, and use nothing
+else of it. `worse` knows less of everything, `worse_at_rare` has forgotten rare ones; neither
+recalls.
 """
 
 from __future__ import annotations
@@ -51,7 +54,9 @@ def recent(request) -> Logits:
         for place, last in enumerate(ids):
             weights *= 0.5 ** (1 / HALF_LIFE)
             weights[last] += 1
-            probabilities[place] = (1 - WEIGHT) * probabilities[place] + WEIGHT * weights / weights.sum()
+            probabilities[place] = (1 - WEIGHT) * probabilities[
+                place
+            ] + WEIGHT * weights / weights.sum()
         return probabilities
 
     return _logits(mixed)
@@ -73,7 +78,8 @@ def trigram_cache(request) -> Logits:
 
 
 def unigram_cache(request) -> Logits:
-    """The cache of `bigram_cache`, at its weight, over another base: it recalls as much, and knows less."""
+    """The cache of `bigram_cache`, at its weight, over another base: it recalls as much, and knows
+    less."""
     return _model(_unigram(request), _followers(1))
 
 
@@ -93,7 +99,9 @@ def _model(base: Base, context: Context | None) -> Logits:
 
 
 def _logits(mixed: Base) -> Logits:
-    return lambda ids: torch.from_numpy(np.stack([np.log(mixed(sequence)).astype(np.float32) for sequence in ids.cpu().numpy()]))
+    return lambda ids: torch.from_numpy(
+        np.stack([np.log(mixed(sequence)).astype(np.float32) for sequence in ids.cpu().numpy()])
+    )
 
 
 def _mixed(base: Base, context: Context | None, ids: np.ndarray) -> np.ndarray:
@@ -107,7 +115,8 @@ def _mixed(base: Base, context: Context | None, ids: np.ndarray) -> np.ndarray:
 
 
 def _followers(length: int) -> Context:
-    """What followed the last `length` ids at their earlier occurrences; nothing where there are none."""
+    """What followed the last `length` ids at their earlier occurrences; nothing where there are
+    none."""
 
     def found(ids: np.ndarray, place: int) -> np.ndarray:
         is_match = np.ones(max(0, place + 1 - length), bool)
@@ -131,11 +140,16 @@ def _bigram(request, forgotten: int = 0) -> Base:
     def row(last: int) -> np.ndarray:
         if last not in rows:
             part = slice(*starts[last : last + 2]) if last + 1 < len(starts) else slice(0)
-            followers, counts = np.asarray(table.keys[part]).astype(np.uint32), np.asarray(table.counts[part]).astype(np.float64)
+            followers, counts = (
+                np.asarray(table.keys[part]).astype(np.uint32),
+                np.asarray(table.counts[part]).astype(np.float64),
+            )
             followers, counts = followers[counts > forgotten], counts[counts > forgotten]
             probabilities = np.zeros(request.vocab_size)
             probabilities[followers] = counts
-            rows[last] = (probabilities + max(1, len(counts)) * frequencies) / (counts.sum() + max(1, len(counts)))
+            rows[last] = (probabilities + max(1, len(counts)) * frequencies) / (
+                counts.sum() + max(1, len(counts))
+            )
         return rows[last]
 
     return lambda ids: np.stack([row(int(last)) for last in ids])
@@ -151,5 +165,15 @@ def _smoothed(request) -> np.ndarray:
 
 def names() -> Iterator[str]:
     """Every model, as `name=PATH:function`."""
-    for function in (unigram, bigram, presence, recent, bigram_cache, trigram_cache, unigram_cache, worse, worse_at_rare):
+    for function in (
+        unigram,
+        bigram,
+        presence,
+        recent,
+        bigram_cache,
+        trigram_cache,
+        unigram_cache,
+        worse,
+        worse_at_rare,
+    ):
         yield f"{function.__name__}={PATH}:{function.__name__}"

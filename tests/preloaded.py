@@ -1,4 +1,5 @@
-"""Imported by the process that the tests' processes are copies of: numba, as far as it is when the first function was compiled.
+"""Imported by the process that the tests' processes are copies of: numba, as far as it is when the
+first function was compiled.
 
 That is a second which every command that counts or labels would spend anew. It starts no threads.
 """

@@ -20,4 +20,6 @@ def test_offsets_and_positions_are_those_of_rows(lengths: list[int]) -> None:
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1))))
 def test_a_run_begins_where_any_column_changes(rows: list[tuple[int, int]]) -> None:
     columns = np.array(rows, np.int32).reshape(-1, 2).T
-    assert run_starts(*columns).tolist() == [place for place, row in enumerate(rows) if not place or row != rows[place - 1]]
+    assert run_starts(*columns).tolist() == [
+        place for place, row in enumerate(rows) if not place or row != rows[place - 1]
+    ]

@@ -1,5 +1,5 @@
-"""The workflow of docs/automation.md: GitHub's syntax where it can be checked here, and its commands,
-run in its order on small models."""
+"""The workflow of docs/automation.md: GitHub's syntax where it can be checked here, and its
+commands, run in its order on small models."""
 
 import os
 import re
@@ -31,7 +31,9 @@ def test_every_step_runs_something_and_actions_have_versions():
     for step in listed:
         assert len({"run", "uses"} & set(step)) == 1
         assert "uses" not in step or re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"])
-    assert {name for step in listed for name in re.findall(r"\"\$([A-Z]+)\"", step.get("run", ""))} == set(env)
+    assert {
+        name for step in listed for name in re.findall(r"\"\$([A-Z]+)\"", step.get("run", ""))
+    } == set(env)
 
 
 @pytest.mark.parametrize(
@@ -42,9 +44,14 @@ def test_every_step_runs_something_and_actions_have_versions():
         pytest.param("tiny", 1, marks=pytest.mark.slow),
     ],
 )
-def test_its_commands_measure_judge_and_show(run, few_slices, tiny_model, tmp_path, monkeypatch, candidate, status):
+def test_its_commands_measure_judge_and_show(
+    run, few_slices, tiny_model, tmp_path, monkeypatch, candidate, status
+):
     path = tiny_model("mamba") if candidate == "tiny" else f"{PATH}:{candidate}"
-    models = {"REFERENCE": f"reference={PATH}:{'bigram' if status else 'worse'}", "CANDIDATE": f"candidate={path}"}
+    models = {
+        "REFERENCE": f"reference={PATH}:{'bigram' if status else 'worse'}",
+        "CANDIDATE": f"candidate={path}",
+    }
     (tmp_path / "eval").mkdir()
     write_jsonl(tmp_path / "eval/valid.jsonl", made_up_texts(10, 100, seed=2))
     shutil.copy(few_slices.parent / "counts.duckdb", tmp_path / "eval")
@@ -58,15 +65,31 @@ def test_its_commands_measure_judge_and_show(run, few_slices, tiny_model, tmp_pa
         condition = step.get("if", "").replace("!cancelled() && ", "")
         for file in re.findall(r"hashFiles\('(.*?)'\) != ''", condition):
             assert (tmp_path / file).is_file()
-        assert condition or not any(found.values()), "a step after the gate needs a condition to run at all"
+        assert condition or not any(found.values()), (
+            "a step after the gate needs a condition to run at all"
+        )
         if step["run"].startswith("recallkit "):
-            words = [os.path.expandvars(word) if not models.get(word[1:]) else models[word[1:]] for word in shlex.split(step["run"])[1:]]
+            words = [
+                os.path.expandvars(word) if not models.get(word[1:]) else models[word[1:]]
+                for word in shlex.split(step["run"])[1:]
+            ]
             done = run(*words)
         else:
-            done = subprocess.run(["bash", "-e", "-c", step["run"]], env=environment, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                ["bash", "-e", "-c", step["run"]],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
         found[step["name"]] = done.returncode
         if step["name"] == "Measure the gap":
             assert ("NLL on ar_hit" in done.stderr.splitlines()[-1]) == bool(status), done.stderr
-    assert found == {"Label the text": 0, "Measure the gap": status, "Table on the summary": 0, "Page": 0}
+    assert found == {
+        "Label the text": 0,
+        "Measure the gap": status,
+        "Table on the summary": 0,
+        "Page": 0,
+    }
     assert "| retained, % |" in (tmp_path / "summary.md").read_text()
     assert "<title>" in (tmp_path / "report.html").read_text()

@@ -1,4 +1,5 @@
-"""CONTRIBUTING's table, walked: what its rows name is there, and each kind of thing that people add takes what it says and no more."""
+"""CONTRIBUTING's table, walked: what its rows name is there, and each kind of thing that people add
+takes what it says and no more."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ ENTRY = re.compile(r"`([A-Z_]+|\w+)` in `([^`]+)`")
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: files that are written anew, (name, file) of the tables that get an entry, the test."""
+    """A row of the table: files that are written anew, (name, file) of the tables that get an
+    entry, the test."""
 
     new_files: list[str]
     entries: list[tuple[str, str]]
@@ -30,11 +32,18 @@ class Row:
 
 
 def read_table() -> dict[str, Row]:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## To add X, touch Y")[1].split("\n## ")[0]
+    text = (
+        (ROOT / "CONTRIBUTING.md")
+        .read_text(encoding="utf-8")
+        .split("## To add X, touch Y")[1]
+        .split("\n## ")[0]
+    )
     lines = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")][2:]
     cells = [[cell.strip() for cell in line] for line in lines]
     return {
-        what: Row(SPAN.findall(new), ENTRY.findall(entry), SPAN.findall(test)[0] if "`" in test else "")
+        what: Row(
+            SPAN.findall(new), ENTRY.findall(entry), SPAN.findall(test)[0] if "`" in test else ""
+        )
         for what, new, entry, test, _ in cells
     }
 
@@ -43,14 +52,30 @@ ROWS = read_table()
 
 
 def test_the_table_has_everything_that_people_add():
-    wanted = {"mixer", "slice", "recall task", "command", "option of a command", "query", "kernel", "preset of text", "control model"}
+    wanted = {
+        "mixer",
+        "slice",
+        "recall task",
+        "command",
+        "option of a command",
+        "query",
+        "kernel",
+        "preset of text",
+        "control model",
+    }
     assert wanted | {"model kind", "table column"} <= set(ROWS)
 
 
 def definition(path: Path, name: str) -> ast.expr | ast.FunctionDef | None:
     """What a module defines under a name at its top: the value, or the function."""
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        targets = (
+            node.targets
+            if isinstance(node, ast.Assign)
+            else [node.target]
+            if isinstance(node, ast.AnnAssign)
+            else []
+        )
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
             return node.value
         if isinstance(node, ast.FunctionDef) and node.name == name:
@@ -66,7 +91,11 @@ def test_what_rows_name_is_there():
             for name, path in row.entries
             if not (ROOT / path).is_file() or definition(ROOT / path, name) is None
         ]
-        missing += [f"{what}: no folder for {path}" for path in row.new_files if not folder_of(path).is_dir()]
+        missing += [
+            f"{what}: no folder for {path}"
+            for path in row.new_files
+            if not folder_of(path).is_dir()
+        ]
         if row.test and "NAME" not in row.test and not (ROOT / row.test).is_file():
             missing.append(f"{what}: no {row.test}")
     assert not missing, "\n".join(missing)
@@ -75,11 +104,13 @@ def test_what_rows_name_is_there():
 def folder_of(path: str) -> Path:
     """The folder that there must be for a new file: the one above NAME."""
     parts = Path(path).parts
-    named = next((place for place, part in enumerate(parts) if "NAME" in part or part == "FEATURE"), 0)
+    named = next(
+        (place for place, part in enumerate(parts) if "NAME" in part or part == "FEATURE"), 0
+    )
     return ROOT.joinpath(*parts[:named]) if len(parts) > 1 else ROOT
 
 
-# ------------------------------------------------------------------------------------------------------- each done for real
+# ------------------------------------------------------------------------------- each done for real
 
 
 @dataclass(frozen=True)
@@ -89,7 +120,8 @@ class Clone:
     folder: Path
 
     def add(self, what: str, name: str, entry: str, text: str = "") -> None:
-        """Does what the row says and no more: its new file with `text`, its one `entry`, in the last place."""
+        """Does what the row says and no more: its new file with `text`, its one `entry`, in the
+        last place."""
         row = ROWS[what]
         for path in row.new_files:
             made = self.folder / path.replace("NAME", name)
@@ -106,19 +138,34 @@ class Clone:
         words = list(arguments) if arguments[0] == "-c" else ["-m", "recallkit", *arguments]
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "COLUMNS": "140"}
         command = [sys.executable, *map(str, words)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.folder, env=environment, timeout=240)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.folder,
+            env=environment,
+            timeout=240,
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
 
 def end_of_entries(path: Path, name: str) -> int:
-    """The number of lines up to the last entry of a table: a dictionary, a tuple, or a dictionary made of one of these."""
+    """The number of lines up to the last entry of a table: a dictionary, a tuple, or a dictionary
+    made of one of these."""
     table = definition(path, name)
     if isinstance(table, ast.DictComp):
         table = table.generators[0].iter
     if isinstance(table, ast.Call):  # `_PLACES.items()`
         table = definition(path, ast.unparse(table.func).partition(".")[0])
-    entries = table.values if isinstance(table, ast.Dict) else table.elts if isinstance(table, ast.Tuple | ast.List) else []
+    entries = (
+        table.values
+        if isinstance(table, ast.Dict)
+        else table.elts
+        if isinstance(table, ast.Tuple | ast.List)
+        else []
+    )
     return int(entries[-1].end_lineno or 0)
 
 
@@ -156,23 +203,53 @@ def test_a_mixer_is_a_file_and_a_line(clone):
     clone.add("mixer", "running_mean", '    "running_mean": "running_mean:RunningMean",', MIXER)
     shown = clone.run("models", "--describe")
     [line] = [line for line in shown.splitlines() if line.startswith("running_mean")]
-    assert line.split() == ["running_mean", "0", "1.02k", "2.05k"]  # parameters, elements of its state, operations per token
+    assert line.split() == [
+        "running_mean",
+        "0",
+        "1.02k",
+        "2.05k",
+    ]  # parameters, elements of its state, operations per token
 
 
 def test_a_cache_policy_is_a_line(clone):
-    clone.add("cache policy", "longest", '    "longest": ("longest:0.5", functools.partial(_evicting, lambda keys: keys.norm(dim=-1))),')
-    program = "from recallkit.models.spec import parse_model; from recallkit.models.cache_policies import parse_cache; import torch; "
-    program += "keys = torch.tensor([1.0, 3, 2, 4]).view(1, 1, 4, 1); model = parse_model('zoo:attention,cache=longest:0.5'); "
+    clone.add(
+        "cache policy",
+        "longest",
+        (
+            '    "longest": ("longest:0.5", functools.partial(_evicting, lambda keys: '
+            "keys.norm(dim=-1))),"
+        ),
+    )
+    program = (
+        "from recallkit.models.spec import parse_model; from recallkit.models.cache_policies "
+        "import parse_cache; import torch; "
+    )
+    program += (
+        "keys = torch.tensor([1.0, 3, 2, 4]).view(1, 1, 4, 1); model = "
+        "parse_model('zoo:attention,cache=longest:0.5'); "
+    )
     program += "print(parse_cache(model.cache)(keys, keys, 4).keys.flatten().tolist())"
     assert clone.run("-c", program) == "[3.0, 4.0]\n"
 
 
 def test_a_recall_task_is_a_line(clone):
-    clone.add("recall task", "recipes", '        KnownTask("recipes", None, "amounts in recipes", is_comparable=False),')
+    clone.add(
+        "recall task",
+        "recipes",
+        '        KnownTask("recipes", None, "amounts in recipes", is_comparable=False),',
+    )
     assert "amounts in recipes" in clone.run("tasks")
-    (clone.folder / "recipes.jsonl").write_text('{"text": "Salt: 5 g. Flour: 1 kg. Salt:", "value": "5 g"}\n', encoding="utf-8")
-    program = "from pathlib import Path; from recallkit.recall.tasks import load_rows, tasks_of; data = Path('recipes.jsonl'); "
-    assert clone.run("-c", program + "print(tasks_of(data), load_rows('recipes', data).rows[0].value)") == "['recipes'] 5 g\n"
+    (clone.folder / "recipes.jsonl").write_text(
+        '{"text": "Salt: 5 g. Flour: 1 kg. Salt:", "value": "5 g"}\n', encoding="utf-8"
+    )
+    program = (
+        "from pathlib import Path; from recallkit.recall.tasks import load_rows, tasks_of; data "
+        "= Path('recipes.jsonl'); "
+    )
+    assert (
+        clone.run("-c", program + "print(tasks_of(data), load_rows('recipes', data).rows[0].value)")
+        == "['recipes'] 5 g\n"
+    )
 
 
 COMMAND = '''"""`vowels`: how many vowels a word has."""
@@ -204,7 +281,10 @@ def test_a_command_is_a_file_and_a_line(clone):
     assert "Count the vowels of a word." in clone.run("--help")
     assert clone.run("vowels", "recall", "--most", "1") == "1 vowels\n"
     assert clone.run("vowels", "recall", "--json").split() == ["{", '"vowels":', "2", "}"]
-    assert clone.run("-c", "from recallkit.commands.vowels import vowels; print(vowels('banana'))") == "3\n"
+    assert (
+        clone.run("-c", "from recallkit.commands.vowels import vowels; print(vowels('banana'))")
+        == "3\n"
+    )
 
 
 def test_a_slice_is_an_entry(clone, small_slices):
@@ -212,5 +292,7 @@ def test_a_slice_is_an_entry(clone, small_slices):
     clone.add("slice", "far", entry)
     models = ("control:recall", "control:bigram")
     recallkit.score(models, slices=small_slices, counts=small_slices.parent / "counts.duckdb")
-    shown = clone.run("gap", *models, "--slices", small_slices, "--slice", "far", "-o", clone.folder / "gap")
+    shown = clone.run(
+        "gap", *models, "--slices", small_slices, "--slice", "far", "-o", clone.folder / "gap"
+    )
     assert re.search(r"\bfar\b", shown)

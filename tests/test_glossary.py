@@ -1,4 +1,5 @@
-"""The words of docs/glossary.md: what its column `never` has is written nowhere, and its columns are those of the tables."""
+"""The words of docs/glossary.md: what its column `never` has is written nowhere, and its columns
+are those of the tables."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from recallkit.storage.schemas import LAYOUTS
 from tests.conftest import ROOT
 from tests.test_style import BREAK
 
-_HEAD, _RULE, *ROWS = re.findall(r"^\|.*\|$", (ROOT / "docs/glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
+_HEAD, _RULE, *ROWS = re.findall(
+    r"^\|.*\|$", (ROOT / "docs/glossary.md").read_text(encoding="utf-8"), re.MULTILINE
+)
 CELLS = [[cell.strip() for cell in row.strip("|").split("|")] for row in ROWS]
 COLUMNS = [row[3].strip("`") for row in CELLS]
 NEVER = [phrase for row in CELLS for phrase in row[4].split(", ") if phrase]
@@ -30,10 +33,15 @@ def test_words_that_are_never_used_are_found():
 def test_no_document_and_no_program_has_them():
     documents = [ROOT / "README.md", ROOT / "DESIGN.md", *(ROOT / "docs").rglob("*.md")]
     documents = [path for path in documents if path.name not in ("glossary.md", "log.md")]
-    programs = [path for suffix in ("py", "sql", "js") for path in (ROOT / "recallkit").rglob(f"*.{suffix}")]
+    programs = [
+        path for suffix in ("py", "sql", "js") for path in (ROOT / "recallkit").rglob(f"*.{suffix}")
+    ]
     wrong = []
     for path in (*documents, *programs):
-        wrong += [f"{path.relative_to(ROOT)}: {phrase}" for phrase in words(path.read_text(encoding="utf-8"))]
+        wrong += [
+            f"{path.relative_to(ROOT)}: {phrase}"
+            for phrase in words(path.read_text(encoding="utf-8"))
+        ]
     assert not wrong, "\n".join(wrong)
 
 

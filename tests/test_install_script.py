@@ -1,4 +1,5 @@
-"""`make` says what it installs, step by step, and shows what a failing step prints. pip itself is a stand-in here."""
+"""`make` says what it installs, step by step, and shows what a failing step prints. pip itself is a
+stand-in here."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ import pytest
 
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere torch has no step of its own")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere torch has no step of its own"
+)
 
 STAND_IN = """#!/bin/bash
 case "$*" in
@@ -25,14 +28,17 @@ esac
 
 @pytest.fixture
 def install(tmp_path):
-    """Runs scripts/install.sh for a new environment, where a pip whose arguments contain `fails` ends with an error."""
+    """Runs scripts/install.sh for a new environment, where a pip whose arguments contain `fails`
+    ends with an error."""
     (tmp_path / "python").write_text(STAND_IN)
     (tmp_path / "python").chmod(0o755)
 
     def call(fails: str = "") -> subprocess.CompletedProcess[str]:
         command = [ROOT / "scripts/install.sh", tmp_path / "venv", "-e", ".[fast]"]
         environment = {**os.environ, "PYTHON": str(tmp_path / "python"), "FAILS": fails}
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=60, env=environment
+        )
 
     return call
 

@@ -8,7 +8,9 @@ import pytest
 
 from tests.conftest import ROOT
 
-DIALECT = frozenset("found given made asked told held kept seen named whole of each Look Shown frozen".split())
+DIALECT = frozenset(
+    "found given made asked told held kept seen named whole of each Look Shown frozen".split()
+)
 """Names that say how something came about, or nothing, in place of what it is."""
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 

@@ -1,4 +1,5 @@
-"""docs/number.md quotes what the program prints: its commands are run, on the zoo and the built-in text."""
+"""docs/number.md quotes what the program prints: its commands are run, on the zoo and the built-in
+text."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def commands(quote: Block) -> list[str]:
     section = [one for one in BLOCKS if one.kind == "shell" and heading < one.line < quote.line]
     if section:
         return section[0].commands
-    [model] = re.findall(r"^For `(zoo:[\w-]+)`", "\n".join(TEXT[heading : quote.line]), re.MULTILINE)
+    [model] = re.findall(
+        r"^For `(zoo:[\w-]+)`", "\n".join(TEXT[heading : quote.line]), re.MULTILINE
+    )
     return [f"recallkit gap zoo:attention {model}"]
 
 
@@ -45,7 +48,9 @@ def test_the_program_prints_what_is_quoted(quote, tmp_path_factory, tmp_path):
     environment = {**os.environ, "RECALLKIT_HOME": str(home), "PYTHONPATH": str(ROOT)}
     for command in commands(quote):
         program = [sys.executable, "-m", "recallkit", *words(command)]
-        done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
     printed = done.stdout.split()
     for passage in quote.text.split("..."):
         shown = passage.split()

@@ -1,4 +1,5 @@
-"""docs/papers.md: what its command prints, figures as the papers' tables give them, a line and a mark for every numbered item."""
+"""docs/papers.md: what its command prints, figures as the papers' tables give them, a line and a
+mark for every numbered item."""
 
 from __future__ import annotations
 
@@ -155,7 +156,8 @@ def numbers_of(kind: str, text: str) -> set[int]:
 
 
 def test_the_picture_of_the_hybrids_has_the_table_beside_it():
-    """What is lost in AR hits, of all tokens, is their share of tokens times what is lost on one of them."""
+    """What is lost in AR hits, of all tokens, is their share of tokens times what is lost on one of
+    them."""
     picture = (ROOT / "docs" / "hybrids.svg").read_text(encoding="utf-8")
     hits = re.findall(r'AR hits: ([-\d.]+) of [-\d.]+ nats, ([\d,]+) tokens"', picture)
     others = re.findall(r'other tokens: [-\d.]+ of [-\d.]+ nats, ([\d,]+) tokens"', picture)

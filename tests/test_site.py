@@ -1,4 +1,5 @@
-"""The documentation as a site: built without a warning and without torch, whole, as GitHub shows the documents, and nothing is fetched."""
+"""The documentation as a site: built without a warning and without torch, whole, as GitHub shows
+the documents, and nothing is fetched."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from tests.conftest import ROOT
 from tests.test_structure import documents
 
 pytest.importorskip("material", reason="needs mkdocs-material: make test has it")
-pytest.importorskip("mkdocstrings_handlers.python", reason="needs mkdocstrings-python: make test has it")
+pytest.importorskip(
+    "mkdocstrings_handlers.python", reason="needs mkdocstrings-python: make test has it"
+)
 
 BUILD = """
 import atexit, runpy, sys
@@ -31,8 +34,21 @@ runpy.run_module("mkdocs", run_name="__main__", alter_sys=True)
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    words = ["build", "--strict", "--config-file", str(ROOT / "docs/mkdocs.yml"), "--site-dir", str(folder)]
-    done = subprocess.run([sys.executable, "-c", BUILD, *words], cwd=folder, capture_output=True, text=True, check=False)
+    words = [
+        "build",
+        "--strict",
+        "--config-file",
+        str(ROOT / "docs/mkdocs.yml"),
+        "--site-dir",
+        str(folder),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
     return folder
 
@@ -44,7 +60,8 @@ def place(site: Path, document: Path) -> Path:
 
 
 class Article(HTMLParser):
-    """Tags and text of what is between <article> and </article>, without the marks that only the site has."""
+    """Tags and text of what is between <article> and </article>, without the marks that only the
+    site has."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -69,7 +86,25 @@ class Article(HTMLParser):
         return re.sub(r"[\s¶]+", "", "".join(self.text))
 
 
-AS_ON_GITHUB = ("h1", "h2", "h3", "h4", "ul", "ol", "li", "table", "tr", "th", "td", "pre", "code", "img", "strong", "em", "s")
+AS_ON_GITHUB = (
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "ul",
+    "ol",
+    "li",
+    "table",
+    "tr",
+    "th",
+    "td",
+    "pre",
+    "code",
+    "img",
+    "strong",
+    "em",
+    "s",
+)
 
 
 def test_pages_have_what_github_shows(site):
@@ -77,8 +112,12 @@ def test_pages_have_what_github_shows(site):
     for document in (path for path in documents() if path.name != "api.md"):
         page = Article(place(site, document).read_text(encoding="utf-8"))
         markdown = document.read_text(encoding="utf-8")
-        github = Article("<article>" + MarkdownIt("gfm-like", {"linkify": False}).render(markdown) + "</article>")
-        assert {tag: page.tags[tag] for tag in AS_ON_GITHUB} == {tag: github.tags[tag] for tag in AS_ON_GITHUB}, document.name
+        github = Article(
+            "<article>" + MarkdownIt("gfm-like", {"linkify": False}).render(markdown) + "</article>"
+        )
+        assert {tag: page.tags[tag] for tag in AS_ON_GITHUB} == {
+            tag: github.tags[tag] for tag in AS_ON_GITHUB
+        }, document.name
         assert page.words() == github.words(), document.name
 
 
@@ -101,13 +140,28 @@ def check_explained(name: str, said: str) -> None:
     first, _, rest = doc.partition("\n\n")
     assert re.sub(r"\s", "", first) in said
     methods = (
-        [name for name, value in vars(thing).items() if inspect.isfunction(value) and not name.startswith("_")]
+        [
+            name
+            for name, value in vars(thing).items()
+            if inspect.isfunction(value) and not name.startswith("_")
+        ]
         if inspect.isclass(thing)
         else []
     )
     for method in methods:
-        assert re.sub(r"\s", "", inspect.getdoc(getattr(thing, method)).partition("\n")[0].replace("`", "")) in said, method
-    helps = dict(re.findall(r"^    (\w+): (.*?)(?:  \[.*\])?$", rest.partition("Arguments:")[2], re.MULTILINE))
+        assert (
+            re.sub(
+                r"\s",
+                "",
+                inspect.getdoc(getattr(thing, method)).partition("\n")[0].replace("`", ""),
+            )
+            in said
+        ), method
+    helps = dict(
+        re.findall(
+            r"^    (\w+): (.*?)(?:  \[.*\])?$", rest.partition("Arguments:")[2], re.MULTILINE
+        )
+    )
     for parameter in inspect.signature(thing).parameters:
         assert re.search(rf"[(,]{parameter}:", said), f"not in the signature: {parameter}"
         assert re.sub(r"\s", "", helps.get(parameter, "")) in said
@@ -136,9 +190,17 @@ def test_the_search_has_a_heading_for_what_users_type(site, query):
 def test_nothing_is_loaded_from_elsewhere(site):
     wrong = []
     for page in sorted(site.rglob("*.html")):
-        loaded = re.findall(r'(?:\bsrc=|<link[^>]*\bhref=)"([^"]*)"', page.read_text(encoding="utf-8"))
-        wrong += [(page.name, name) for name in loaded if not (page.parent / name.partition("#")[0]).is_file() and page.name != "404.html"]
+        loaded = re.findall(
+            r'(?:\bsrc=|<link[^>]*\bhref=)"([^"]*)"', page.read_text(encoding="utf-8")
+        )
+        wrong += [
+            (page.name, name)
+            for name in loaded
+            if not (page.parent / name.partition("#")[0]).is_file() and page.name != "404.html"
+        ]
     for sheet in site.rglob("*.css"):
-        urls = re.findall(r"(?:url\(|@import\s)[\"']?([^)]{0,60})", sheet.read_text(encoding="utf-8"))
+        urls = re.findall(
+            r"(?:url\(|@import\s)[\"']?([^)]{0,60})", sheet.read_text(encoding="utf-8")
+        )
         wrong += [(sheet.name, url) for url in urls if not url.startswith("data:")]
     assert not wrong

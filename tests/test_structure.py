@@ -1,4 +1,5 @@
-"""The structure that the project promises: the order of its packages, its map, what documents name, what is tracked."""
+"""The structure that the project promises: the order of its packages, its map, what documents name,
+what is tracked."""
 
 from __future__ import annotations
 
@@ -59,16 +60,22 @@ commands
 cli
 __main__
 """.split()
-"""Every package and top-level module of recallkit, each of which imports only those above it; DESIGN.md has it as a picture."""
+"""Every package and top-level module of recallkit, each of which imports only those above it;
+DESIGN.md has it as a picture."""
 
 
 def python_files(folder: str) -> list[Path]:
-    return [p for p in sorted((ROOT / folder).rglob("*.py")) if not any(q.is_symlink() for q in (p, *p.parents))]
+    return [
+        p
+        for p in sorted((ROOT / folder).rglob("*.py"))
+        if not any(q.is_symlink() for q in (p, *p.parents))
+    ]
 
 
 @cache
 def modules() -> dict[str, Path]:
-    """The modules of recallkit by their dotted names; those of kernels/ are `recallkit.kernels...`."""
+    """The modules of recallkit by their dotted names; those of kernels/ are
+    `recallkit.kernels...`."""
     found = {}
     for path in (*python_files("recallkit"), *python_files("kernels")):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -83,21 +90,30 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def imports_of(path: Path) -> set[str]:
-    """Modules of ours that a file imports, wherever in it, those for type checkers too; `recallkit.NAME` for the package's own names."""
+    """Modules of ours that a file imports, wherever in it, those for type checkers too;
+    `recallkit.NAME` for the package's own names."""
     found = set()
     for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").partition(".")[0] == "recallkit"):
+        if isinstance(node, ast.ImportFrom) and (
+            node.level or (node.module or "").partition(".")[0] == "recallkit"
+        ):
             assert not node.level, f"{path} imports relatively"
             names = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {name if name in modules() or node.module == "recallkit" else str(node.module) for name in names}
+            found |= {
+                name if name in modules() or node.module == "recallkit" else str(node.module)
+                for name in names
+            }
         elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names if alias.name.partition(".")[0] == "recallkit"}
+            found |= {
+                alias.name for alias in node.names if alias.name.partition(".")[0] == "recallkit"
+            }
     return found
 
 
 @cache
 def import_graph() -> dict[str, set[str]]:
-    """What every module imports, but for the package's own file: it offers Python's functions, and nothing imports those from it."""
+    """What every module imports, but for the package's own file: it offers Python's functions, and
+    nothing imports those from it."""
     return {module: imports_of(path) for module, path in modules().items() if module != "recallkit"}
 
 
@@ -120,7 +136,8 @@ def test_packages_import_only_what_is_before_them():
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """A path from a module back to itself for every circle that a walk through all imports meets."""
+    """A path from a module back to itself for every circle that a walk through all imports
+    meets."""
     found, done = [], set()
 
     def walk(module: str, way: list[str]) -> None:
@@ -143,9 +160,11 @@ def test_no_modules_import_each_other():
 
 
 def test_models_and_kernels_need_little():
-    """They run on a machine with a GPU and torch, triton, numpy, tokenizers, safetensors and transformers alone.
+    """They run on a machine with a GPU and torch, triton, numpy, tokenizers, safetensors and
+    transformers alone.
 
-    peft is imported for an adapter, fla for a model of fla, gguf for a GGUF file, torchao for quantised weights.
+    peft is imported for an adapter, fla for a model of fla, gguf for a GGUF file, torchao for
+    quantised weights.
     """
     allowed = {
         "torch",
@@ -165,7 +184,9 @@ def test_models_and_kernels_need_little():
     }
     wrong = []
     for path in [*python_files("kernels"), *python_files("recallkit/models")]:
-        names = {a.name for n in ast.walk(tree_of(path)) if isinstance(n, ast.Import) for a in n.names}
+        names = {
+            a.name for n in ast.walk(tree_of(path)) if isinstance(n, ast.Import) for a in n.names
+        }
         names |= {n.module or "" for n in ast.walk(tree_of(path)) if isinstance(n, ast.ImportFrom)}
         foreign = {name.split(".")[0] for name in names} - allowed - set(sys.stdlib_module_names)
         wrong += [f"{path.relative_to(ROOT)} needs {name}" for name in sorted(foreign)]
@@ -174,17 +195,26 @@ def test_models_and_kernels_need_little():
 
 def test_neither_the_package_nor_its_help_imports_anything_heavy():
     program = (
-        "import sys, recallkit; print(sorted(name for name in sys.modules if name.startswith('recallkit'))); from recallkit import cli\n"
+        "import sys, recallkit; print(sorted(name for name in sys.modules if "
+        "name.startswith('recallkit'))); from recallkit import cli\n"
         "try: cli.run(['--help'])\n"
-        "finally: print({'torch', 'numpy', 'polars', 'duckdb', 'numba', 'pyarrow', 'transformers', 'altair', 'rich'} & set(sys.modules))"
+        "finally: print({'torch', 'numpy', 'polars', 'duckdb', 'numba', 'pyarrow', "
+        "'transformers', 'altair', 'rich'} & set(sys.modules))"
     )
-    first, *_, last = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.splitlines()
+    first, *_, last = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     assert (first, last) == ("['recallkit', 'recallkit.config', 'recallkit.errors']", "set()")
 
 
 def test_the_help_of_a_command_imports_neither_rich_nor_other_commands():
-    program = "import sys\nfrom recallkit import cli\ntry: cli.run(['gap', '--help'])\nfinally: print(*sys.modules, sep=',')"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.splitlines()
+    program = (
+        "import sys\nfrom recallkit import cli\ntry: cli.run(['gap', '--help'])\nfinally: "
+        "print(*sys.modules, sep=',')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     imported = set(done[-1].split(","))
     assert {name for name in imported if name.startswith("recallkit.commands.")} == {
         f"recallkit.commands.{of}" for of in ("adapter", "app", "gap", "slices")
@@ -193,8 +223,13 @@ def test_the_help_of_a_command_imports_neither_rich_nor_other_commands():
 
 
 def test_tasks_are_listed_without_torch():
-    program = "import sys\nfrom recallkit import cli\ntry: cli.run(['tasks'])\nfinally: print('torch' in sys.modules)"
-    *shown, has_torch = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.splitlines()
+    program = (
+        "import sys\nfrom recallkit import cli\ntry: cli.run(['tasks'])\nfinally: print('torch' "
+        "in sys.modules)"
+    )
+    *shown, has_torch = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     assert has_torch == "False"
     assert any("two_hops" in line for line in shown)
 
@@ -206,15 +241,30 @@ def test_no_signature_is_longer_than_twelve_parameters():
         for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.FunctionDef):
                 arguments = [
-                    a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs) if a.arg not in ("self", "cls")
+                    a.arg
+                    for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+                    if a.arg not in ("self", "cls")
                 ]
-                wrong += [f"{path.relative_to(ROOT)}: {node.name} has {len(arguments)}"] if len(arguments) > 12 else []
+                wrong += (
+                    [f"{path.relative_to(ROOT)}: {node.name} has {len(arguments)}"]
+                    if len(arguments) > 12
+                    else []
+                )
     assert not wrong, "\n".join(wrong)
 
 
 def test_every_module_says_what_it_is():
-    files = [p for folder in FOLDERS for p in python_files(folder) if not (p.name == "__init__.py" and folder == "tests")]
-    wrong = [f"{path.relative_to(ROOT)} has no docstring" for path in files if not ast.get_docstring(tree_of(path))]
+    files = [
+        p
+        for folder in FOLDERS
+        for p in python_files(folder)
+        if not (p.name == "__init__.py" and folder == "tests")
+    ]
+    wrong = [
+        f"{path.relative_to(ROOT)} has no docstring"
+        for path in files
+        if not ast.get_docstring(tree_of(path))
+    ]
     for path in sorted((ROOT / "queries").rglob("*.sql")):
         text = path.read_text(encoding="utf-8")
         if not text.startswith("-- "):
@@ -224,7 +274,7 @@ def test_every_module_says_what_it_is():
     assert not wrong, "\n".join(wrong)
 
 
-# ------------------------------------------------------------------------------------------------------------- documents
+# ---------------------------------------------------------------------------------------- documents
 
 
 FILE_NAMED = re.compile(r"[\w./]+\.(?:py|sh|md|yml)\b")
@@ -256,9 +306,15 @@ def test_every_package_is_on_the_map():
         files = [name for name in names if not PLACEHOLDER.search(name)]
         gone += [f"{name} of {entry}" for name in files if not (ROOT / entry / name).is_file()]
     assert not gone, f"on the map of docs/files.md, but not there: {gone}"
-    named = [name.removeprefix("recallkit/").removesuffix("/").removesuffix(".py") for name in entries if name.startswith("recallkit/")]
+    named = [
+        name.removeprefix("recallkit/").removesuffix("/").removesuffix(".py")
+        for name in entries
+        if name.startswith("recallkit/")
+    ]
     packages = [name for name in named if name in ORDER]
-    assert packages == [name for name in ORDER if name != "kernels"], "docs/files.md names other packages, or in another order"
+    assert packages == [name for name in ORDER if name != "kernels"], (
+        "docs/files.md names other packages, or in another order"
+    )
     missing = [folder for folder in FOLDERS if f"{folder}/" not in entries]
     assert not missing, f"not on the map of docs/files.md: {missing}"
     assert len(FILES_MAP.splitlines()) <= 80
@@ -267,8 +323,15 @@ def test_every_package_is_on_the_map():
 def test_the_design_shows_the_order_of_packages():
     text = (ROOT / "DESIGN.md").read_text(encoding="utf-8")
     picture = text.split("## Packages")[1].split("```")[1]
-    place = [re.search(rf"(?<![\w/]){name}(?![\w/])", picture) for name in ORDER if not name.startswith("__")]
-    assert all(place), f"not in DESIGN.md's picture: {[name for name, found in zip(ORDER, place, strict=False) if not found]}"
+    place = [
+        re.search(rf"(?<![\w/]){name}(?![\w/])", picture)
+        for name in ORDER
+        if not name.startswith("__")
+    ]
+    assert all(place), (
+        "not in DESIGN.md's picture: "
+        f"{[name for name, found in zip(ORDER, place, strict=False) if not found]}"
+    )
     places = [found.start() for found in place if found]
     assert places == sorted(places), "DESIGN.md's picture has another order"
 
@@ -285,7 +348,9 @@ MODULE_NAMED = re.compile(r"\brecallkit(?:\.\w+)+")
 LINKED = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#([^)]*))?\)")
 MADE = ("path/to/", "shards/", "train/", "DIR/", "OUT/", "eval/", "gap/", "slices/")
 """Beginnings of paths in documents that are a user's own files, or what a command writes."""
-PLACEHOLDER = re.compile(r"(?:^|[/_])(?:NAME|MODULE|PACKAGE|FEATURE|MODEL|TASK|VERB_NOUN)(?:[/_.]|$)")
+PLACEHOLDER = re.compile(
+    r"(?:^|[/_])(?:NAME|MODULE|PACKAGE|FEATURE|MODEL|TASK|VERB_NOUN)(?:[/_.]|$)"
+)
 
 
 def documents() -> list[Path]:
@@ -293,7 +358,8 @@ def documents() -> list[Path]:
 
 
 def is_module_or_name(dotted: str) -> bool:
-    """Whether a dotted name is a module of ours, or a name in one, or in a class of one; functions of the package are `recallkit.NAME`."""
+    """Whether a dotted name is a module of ours, or a name in one, or in a class of one; functions
+    of the package are `recallkit.NAME`."""
     parts = dotted.split(".")
     if parts == ["recallkit", "kernels"]:
         return True  # a folder without a file of its own
@@ -314,14 +380,30 @@ def test_what_documents_name_exists():
         text = path.read_text(encoding="utf-8")
         where = path.relative_to(ROOT)
         bases = (ROOT, ROOT / "recallkit", path.parent)
-        paths = {name for name in PATH_NAMED.findall(text) if not name.startswith(MADE) and not PLACEHOLDER.search(name)}
-        wrong += [f"{where} names {name}" for name in paths if not any((base / name).exists() for base in bases)]
-        wrong += [f"{where} links to {name}" for name, _ in LINKED.findall(text) if not (path.parent / name).exists()]
-        wrong += [f"{where} names {name}" for name in set(MODULE_NAMED.findall(text)) if not is_module_or_name(name)]
+        paths = {
+            name
+            for name in PATH_NAMED.findall(text)
+            if not name.startswith(MADE) and not PLACEHOLDER.search(name)
+        }
+        wrong += [
+            f"{where} names {name}"
+            for name in paths
+            if not any((base / name).exists() for base in bases)
+        ]
+        wrong += [
+            f"{where} links to {name}"
+            for name, _ in LINKED.findall(text)
+            if not (path.parent / name).exists()
+        ]
+        wrong += [
+            f"{where} names {name}"
+            for name in set(MODULE_NAMED.findall(text))
+            if not is_module_or_name(name)
+        ]
     assert not wrong, "\n".join(sorted(wrong))
 
 
-# --------------------------------------------------------------------------------------------------------------- commands
+# ----------------------------------------------------------------------------------------- commands
 
 COMMANDS = typer.main.get_command(cli.app).commands
 
@@ -335,27 +417,54 @@ def test_every_command_is_documented():
 def test_every_command_has_help_for_every_option():
     for name, command in COMMANDS.items():
         assert command.help, name
-        assert [p.name for p in command.params if p.param_type_name == "option" and not p.help and p.name != "help"] == [], name
+        assert [
+            p.name
+            for p in command.params
+            if p.param_type_name == "option" and not p.help and p.name != "help"
+        ] == [], name
 
 
-# --------------------------------------------------------------------------------------------------------- what is tracked
+# ---------------------------------------------------------------------------------- what is tracked
 
 
 def tracked_files() -> list[str]:
     if not (ROOT / ".git").exists():
         pytest.skip("needs a clone: what is tracked is asked of git")
-    return subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")[:-1]
+    return subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\0")[:-1]
 
 
-OUTPUTS = {"counts.duckdb", "slices", "profile", "evals", "mqar", "report.html", "figures", "text-to-figure", "released"}
+OUTPUTS = {
+    "counts.duckdb",
+    "slices",
+    "profile",
+    "evals",
+    "mqar",
+    "report.html",
+    "figures",
+    "text-to-figure",
+    "released",
+}
 """Names that commands and examples write to where no other is given."""
 
 
 def test_no_output_is_tracked():
-    """A result in the tree is taken for somebody's finished work: `recallkit profile FILE` in a fresh clone would refuse to replace it."""
-    assert [name for name in tracked_files() if name.split("/")[0] in OUTPUTS or ".partial" in name] == []
-    ignored = subprocess.run(["git", "check-ignore", "--no-index", *sorted(OUTPUTS)], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert set(ignored.stdout.split()) == OUTPUTS, "names of outputs that .gitignore lacks are those missing on the left"
+    """A result in the tree is taken for somebody's finished work: `recallkit profile FILE` in a
+    fresh clone would refuse to replace it."""
+    assert [
+        name for name in tracked_files() if name.split("/")[0] in OUTPUTS or ".partial" in name
+    ] == []
+    ignored = subprocess.run(
+        ["git", "check-ignore", "--no-index", *sorted(OUTPUTS)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert set(ignored.stdout.split()) == OUTPUTS, (
+        "names of outputs that .gitignore lacks are those missing on the left"
+    )
 
 
 PERSONAL = re.compile(rb"(?<![\w.}~$-])/(?:home|root|Users|tmp|mnt|private)/[\w.-]+")

@@ -1,4 +1,5 @@
-"""How the project writes: phrases that a well-edited paper would not have are in no document, help, message, docstring or comment."""
+"""How the project writes: phrases that a well-edited paper would not have are in no document, help,
+message, docstring or comment."""
 
 from __future__ import annotations
 
@@ -55,8 +56,25 @@ def test_the_worst_are_found():
 
 
 def test_documents_and_programs_have_none():
-    documents = [p for p in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")) if p.name not in ("CHANGELOG.md", "log.md")]
-    wrong = [f"{path.relative_to(ROOT)}: {words}" for path in documents for words in faults(CODE.sub("", path.read_text(encoding="utf-8")))]
-    programs = [path for suffix in ("py", "sql", "js") for path in (ROOT / "recallkit").rglob(f"*.{suffix}") if "kernels" not in path.parts]
-    wrong += [f"{path.relative_to(ROOT)}: {words}" for path in programs for words in faults(path.read_text(encoding="utf-8"))]
+    documents = [
+        p
+        for p in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
+        if p.name not in ("CHANGELOG.md", "log.md")
+    ]
+    wrong = [
+        f"{path.relative_to(ROOT)}: {words}"
+        for path in documents
+        for words in faults(CODE.sub("", path.read_text(encoding="utf-8")))
+    ]
+    programs = [
+        path
+        for suffix in ("py", "sql", "js")
+        for path in (ROOT / "recallkit").rglob(f"*.{suffix}")
+        if "kernels" not in path.parts
+    ]
+    wrong += [
+        f"{path.relative_to(ROOT)}: {words}"
+        for path in programs
+        for words in faults(path.read_text(encoding="utf-8"))
+    ]
     assert not wrong, "\n".join(wrong)

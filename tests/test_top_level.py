@@ -42,7 +42,9 @@ def test_the_citation_is_of_this_version_and_of_both_papers():
     assert citation["message"]
     assert citation["title"] == "recallkit"
     assert str(citation["version"]) == recallkit.__version__ == PROJECT["version"]
-    assert [author["name"] for author in citation["authors"]] == [author["name"] for author in PROJECT["authors"]]
+    assert [author["name"] for author in citation["authors"]] == [
+        author["name"] for author in PROJECT["authors"]
+    ]
     assert citation["repository-code"] == HOME
     papers = {paper["url"].rpartition("/")[2] for paper in citation["references"]}
     assert papers == {"2312.04927", "2402.18668"}
@@ -64,7 +66,9 @@ def test_an_issue_form_has_what_its_host_requires(name):
 def test_every_address_is_of_the_same_home():
     """A project that moves changes `Homepage`: the test names what else has the former address."""
     addresses = [*PROJECT["urls"].values()]
-    addresses += [link["url"] for link in parsed(".github/ISSUE_TEMPLATE/config.yml")["contact_links"]]
+    addresses += [
+        link["url"] for link in parsed(".github/ISSUE_TEMPLATE/config.yml")["contact_links"]
+    ]
     policy = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     addresses += re.findall(r"https://[^)\s]+", policy)
     assert len(addresses) > 5

@@ -1,4 +1,5 @@
-"""Every command of the tutorials, in the order in which one reads them, at its smallest size: each begins with what the last one left."""
+"""Every command of the tutorials, in the order in which one reads them, at its smallest size: each
+begins with what the last one left."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ EXAMPLE = "--steps 2 --every 1 --width 16 --rows 1 --lists 2 --documents 30 --sa
 
 @pytest.fixture
 def reader(tiny_model, tmp_path) -> Path:
-    """The folder of somebody who has what the tutorials name: training and validation text, a tokenizer, two models, a run."""
+    """The folder of somebody who has what the tutorials name: training and validation text, a
+    tokenizer, two models, a run."""
     folder = tmp_path / "own"
     (folder / "train").mkdir(parents=True)
     for name, seed in (("train/one.jsonl", 1), ("valid.jsonl", 2)):
@@ -32,7 +34,11 @@ def reader(tiny_model, tmp_path) -> Path:
         file.with_suffix(".jsonl.zst").write_bytes(zstandard.compress(file.read_bytes()))
         file.unlink()
     load_tokenizer(None).backend.save(str(folder / "gpt2.json"))
-    for place, family in (("path/to/attention", "rwkv"), ("path/to/mamba", "mamba"), ("run/checkpoint-5", "mamba")):
+    for place, family in (
+        ("path/to/attention", "rwkv"),
+        ("path/to/mamba", "mamba"),
+        ("run/checkpoint-5", "mamba"),
+    ):
         shutil.copytree(tiny_model(family), folder / place)
         shutil.copy(folder / "gpt2.json", folder / place / "tokenizer.json")
     torch.manual_seed(0)
@@ -55,8 +61,12 @@ def smallest(command: str, text: str) -> list[str]:
     """The words of a command about less text, with fewer samples."""
     sizes = {"demo:validation": text, "300": "30"}
     given: list[str] = []
-    for word in shlex.split(command, posix=False):  # which keeps quotes, so that a pattern in them is not expanded
-        files = sorted(map(str, Path().glob(word))) if "*" in word and not word.startswith("'") else []
+    for word in shlex.split(
+        command, posix=False
+    ):  # which keeps quotes, so that a pattern in them is not expanded
+        files = (
+            sorted(map(str, Path().glob(word))) if "*" in word and not word.startswith("'") else []
+        )
         given += files or [sizes.get(word, word).strip("'")]
     return given
 
@@ -67,9 +77,18 @@ def commands_of(name: str) -> list[str]:
     path = ROOT / "docs" / document
     lines = path.read_text(encoding="utf-8").splitlines()
     first = lines.index(f"## {heading}") if heading else 0
-    after = (number for number in range(first + 1, len(lines)) if heading and lines[number].startswith("## "))
+    after = (
+        number
+        for number in range(first + 1, len(lines))
+        if heading and lines[number].startswith("## ")
+    )
     section = range(first, next(after, len(lines)))
-    return [line for block in blocks(path) if block.kind == "shell" and block.line in section for line in block.commands]
+    return [
+        line
+        for block in blocks(path)
+        if block.kind == "shell" and block.line in section
+        for line in block.commands
+    ]
 
 
 @pytest.mark.parametrize(
@@ -81,14 +100,19 @@ def commands_of(name: str) -> list[str]:
     ],
     ids=lambda names: names[0],
 )
-def test_the_commands_of_the_tutorials_work(run, reader, short_text, tmp_path, monkeypatch, tutorials):
+def test_the_commands_of_the_tutorials_work(
+    run, reader, short_text, tmp_path, monkeypatch, tutorials
+):
     commands = [line for name in tutorials for line in commands_of(name)]
     assert len(commands) >= 3
     text, as_it_is = short_text(12, 1500), tmp_path / "as it is"
     as_it_is.mkdir()
     for command in commands:
-        # What comes with the package is in a folder of its own, which the page that is read afterwards is of.
-        is_ours = "demo:" in command or "zoo:mamba" in command or command == "recallkit report slices"
+        # What comes with the package is in a folder of its own, which the page that is read
+        # afterwards is of.
+        is_ours = (
+            "demo:" in command or "zoo:mamba" in command or command == "recallkit report slices"
+        )
         monkeypatch.chdir(as_it_is if is_ours else reader)
         given = smallest(command, text)
         if words(command):
@@ -99,5 +123,11 @@ def test_the_commands_of_the_tutorials_work(run, reader, short_text, tmp_path, m
                 *(str(ROOT / word) if word.startswith("examples/") else word for word in given[1:]),
                 *(EXAMPLE.split() if "08_track_training.py" in command else ()),
             ]
-            done = subprocess.run(program, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
+            done = subprocess.run(
+                program,
+                capture_output=True,
+                text=True,
+                check=False,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )
         assert done.returncode == 0, f"{command}: {done.stderr}"

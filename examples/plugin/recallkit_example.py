@@ -1,4 +1,5 @@
-"""One of each kind of plug-in, as small as it can be. Each is named recallkit-example.NAME (NAME is in pyproject.toml)."""
+"""One of each kind of plug-in, as small as it can be. Each is named recallkit-example.NAME (NAME is
+in pyproject.toml)."""
 
 import torch
 
@@ -10,12 +11,14 @@ NEARBY = "repeated AND distance <= 32"
 
 
 def uniform(request):
-    """A model: gives every entry of the vocabulary the same probability (docs/models.md on FILE.py:FUNCTION)."""
+    """A model: gives every entry of the vocabulary the same probability (docs/models.md on
+    FILE.py:FUNCTION)."""
     return lambda ids: torch.zeros(*ids.shape, request.vocab_size)
 
 
 class Mean(Mixer):
-    """A mixer: y[i] is the mean of u[0..i]. A layer with it: {mixer = "recallkit-example.mean"} (docs/train.md)."""
+    """A mixer: y[i] is the mean of u[0..i]. A layer with it: {mixer = "recallkit-example.mean"}
+    (docs/train.md)."""
 
     def reference(self, u, ids=None):
         return torch.stack([u[:, : i + 1].mean(1) for i in range(u.shape[1])], dim=1)
@@ -36,7 +39,8 @@ class Mean(Mixer):
 
 
 def last(num, length, pairs, vocab, generator):
-    """A task: the last id is asked for, which is also the first (docs/mqar.md). `pairs` does nothing."""
+    """A task: the last id is asked for, which is also the first (docs/mqar.md). `pairs` does
+    nothing."""
     ids = torch.randint(vocab, (num, length), generator=generator)
     targets, distances = torch.full_like(ids, NOT_ASKED), torch.zeros_like(ids)
     targets[:, -1], distances[:, -1] = ids[:, 0], length - 1
@@ -44,7 +48,8 @@ def last(num, length, pairs, vocab, generator):
 
 
 def halved(model):
-    """A cache: keys and values of every other id are zeros (docs/models.md on cache=FILE.py:FUNCTION)."""
+    """A cache: keys and values of every other id are zeros (docs/models.md on
+    cache=FILE.py:FUNCTION)."""
     from transformers import DynamicCache
 
     class Halved(DynamicCache):

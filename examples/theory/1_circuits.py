@@ -1,10 +1,12 @@
-"""Arithmetic circuits: size, depth, width and degree, and the Fourier transform of four numbers in 12 linear gates or in 8.
+"""Arithmetic circuits: size, depth, width and degree, and the Fourier transform of four numbers in
+12 linear gates or in 8.
 
     python examples/theory/1_circuits.py
 
-"Moreover, the degree of a circuit is defined as the degree of the polynomial computed by the circuit." (Zoology, arXiv 2312.04927, H.1;
-the same in Based, arXiv 2402.18668, F.1.) The authors' text on arithmetic circuits has linear gates a x + b y beside products, and
-the example: the rows of the transform one by one take 3 gates each, the fast transform shares sums.
+"Moreover, the degree of a circuit is defined as the degree of the polynomial computed by the
+circuit." (Zoology, arXiv 2312.04927, H.1; the same in Based, arXiv 2402.18668, F.1.) The authors'
+text on arithmetic circuits has linear gates a x + b y beside products, and the example: the rows of
+the transform one by one take 3 gates each, the fast transform shares sums.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 
 Number = complex | float
 Polynomial = dict[tuple[int, ...], Number]
-"""Monomials, as the sorted numbers of their inputs, and their coefficients: 3 x0^2 x1 + 2 is {(0, 0, 1): 3, (): 2}."""
+"""Monomials, as the sorted numbers of their inputs, and their coefficients: 3 x0^2 x1 + 2 is {(0,
+0, 1): 3, (): 2}."""
 
 
 class Gate(NamedTuple):
@@ -34,7 +37,8 @@ class Gate(NamedTuple):
 
 @dataclass
 class Circuit:
-    """Wires are numbered: the inputs, the constants, then the gates in the order in which they are added; `outputs` are wires."""
+    """Wires are numbered: the inputs, the constants, then the gates in the order in which they are
+    added; `outputs` are wires."""
 
     num_inputs: int
     constants: tuple[Number, ...] = ()
@@ -76,18 +80,27 @@ class Circuit:
 
     @property
     def width(self) -> int:
-        """The most wires that any horizontal cut crosses: what a level makes, and what it leaves for later ones; the inputs, too."""
+        """The most wires that any horizontal cut crosses: what a level makes, and what it leaves
+        for later ones; the inputs, too."""
         given = self.num_inputs + len(self.constants)
         return max([given, *(len(wires) for _, wires in self.levels())])
 
     @property
     def degree(self) -> int:
-        """The degree of the polynomials that the outputs are, the largest of them; what cancels does not count."""
-        return max(len(monomial) for polynomial in self.polynomials() for monomial, c in polynomial.items() if c or not monomial)
+        """The degree of the polynomials that the outputs are, the largest of them; what cancels
+        does not count."""
+        return max(
+            len(monomial)
+            for polynomial in self.polynomials()
+            for monomial, c in polynomial.items()
+            if c or not monomial
+        )
 
     def polynomials(self) -> list[Polynomial]:
         """The outputs as polynomials in the inputs."""
-        wires: list[Polynomial] = [{(i,): 1} for i in range(self.num_inputs)] + [{(): value} for value in self.constants]
+        wires: list[Polynomial] = [{(i,): 1} for i in range(self.num_inputs)] + [
+            {(): value} for value in self.constants
+        ]
         for kind, first, second, a, b in self.gates:
             made: Polynomial = defaultdict(float, {(): 0})
             if kind == "linear":
@@ -102,16 +115,24 @@ class Circuit:
         return [wires[wire] for wire in self.outputs]
 
     def levels(self) -> list[tuple[str, list[int]]]:
-        """Level by level its kind of gate, and the wires that exist after it: made there, or needed later. At most two for each depth."""
+        """Level by level its kind of gate, and the wires that exist after it: made there, or needed
+        later. At most two for each depth."""
         depths, of_level = self._depths(), defaultdict(list)
         for wire in range(self.size):
             if gate := self.gate(wire):
                 of_level[depths[wire], gate.kind].append(wire)
         needed, found = set(self.outputs), []
-        for level in sorted(of_level, reverse=True):  # from the last level on, what is needed after it
+        for level in sorted(
+            of_level, reverse=True
+        ):  # from the last level on, what is needed after it
             found.append((level[1], sorted(needed | set(of_level[level]))))
             needed -= set(of_level[level])
-            needed |= {wire for made in of_level[level] if (gate := self.gate(made)) for wire in (gate.first, gate.second)}
+            needed |= {
+                wire
+                for made in of_level[level]
+                if (gate := self.gate(made))
+                for wire in (gate.first, gate.second)
+            }
         return found[::-1]
 
     def _depths(self) -> list[int]:
@@ -134,7 +155,8 @@ def naive_fourier() -> Circuit:
 
 
 def fast_fourier() -> Circuit:
-    """The same: sums and differences of the even and of the odd inputs, then of these, X_k and X_(k + 2) = even_k +- w^k odd_k."""
+    """The same: sums and differences of the even and of the odd inputs, then of these, X_k and X_(k
+    + 2) = even_k +- w^k odd_k."""
     circuit, w = Circuit(4), -1j
     even = [circuit.linear(0, 2, 1, sign) for sign in (1, -1)]
     odd = [circuit.linear(1, 3, 1, sign) for sign in (1, -1)]
@@ -166,14 +188,32 @@ def main() -> None:
     x = [1.0, 2.0 - 1j, -3.0, 0.5j]
     wanted = [sum(cmath.exp(-2j * cmath.pi * k * n / 4) * x[n] for n in range(4)) for k in range(4)]
     for circuit in (naive_fourier(), fast_fourier()):
-        assert all(abs(one - other) < 1e-12 for one, other in zip(circuit.run(x), wanted, strict=True))
+        assert all(
+            abs(one - other) < 1e-12 for one, other in zip(circuit.run(x), wanted, strict=True)
+        )
     assert horner(3).run([2, 1, 0, 4, 5]) == [1 + 4 * 4 + 5 * 8]
-    circuits = {"DFT, row by row": naive_fourier(), "DFT, fast": fast_fourier(), "Horner, x^5": horner(5), "what cancels": cancelling()}
+    circuits = {
+        "DFT, row by row": naive_fourier(),
+        "DFT, fast": fast_fourier(),
+        "Horner, x^5": horner(5),
+        "what cancels": cancelling(),
+    }
     print(f"{'':16} inputs linear products size depth width degree")
     for name, circuit in circuits.items():
         linear = sum(gate.kind == "linear" for gate in circuit.gates)
-        row = (circuit.num_inputs, linear, len(circuit.gates) - linear, circuit.size, circuit.depth, circuit.width, circuit.degree)
-        print(f"{name:16} {row[0]:6} {row[1]:6} {row[2]:8} {row[3]:4} {row[4]:5} {row[5]:5} {row[6]:6}")
+        row = (
+            circuit.num_inputs,
+            linear,
+            len(circuit.gates) - linear,
+            circuit.size,
+            circuit.depth,
+            circuit.width,
+            circuit.degree,
+        )
+        print(
+            f"{name:16} {row[0]:6} {row[1]:6} {row[2]:8} {row[3]:4} {row[4]:5} {row[5]:5} "
+            f"{row[6]:6}"
+        )
 
 
 if __name__ == "__main__":

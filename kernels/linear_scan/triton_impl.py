@@ -24,8 +24,10 @@ def _joined(decay, h, next_decay, next_h):
 
 
 @triton.jit
-def linear_scan_kernel(decay_ptr, u_ptr, start_ptr, h_ptr, last_ptr, t, b, d, decay_t, decay_b, u_t, u_b,
-                       HAS_START: tl.constexpr, BLOCK: tl.constexpr, STEPS: tl.constexpr):  # fmt: skip
+def linear_scan_kernel(decay_ptr, u_ptr, start_ptr, h_ptr, last_ptr, t, b, d, decay_t, decay_b,
+                       u_t, u_b,
+                       HAS_START: tl.constexpr, BLOCK: tl.constexpr,
+                       STEPS: tl.constexpr):  # fmt: skip
     """One row and BLOCK channels. `u_t`, `u_b`: strides of time and row; start and last (b, d), h
     (t, b, d)."""
     num_blocks = tl.cdiv(d, BLOCK)
@@ -68,7 +70,12 @@ def linear_scan_triton(
     if b == 0 or d == 0:
         return h, last
     decay, u = inner_contiguous(decay), inner_contiguous(u)
-    strides = {"decay_t": decay.stride(0), "decay_b": decay.stride(1), "u_t": u.stride(0), "u_b": u.stride(1)}
+    strides = {
+        "decay_t": decay.stride(0),
+        "decay_b": decay.stride(1),
+        "u_t": u.stride(0),
+        "u_b": u.stride(1),
+    }
     begin = last if start is None else start.float().contiguous()
     SCAN(
         lambda meta: (b * triton.cdiv(d, meta["BLOCK"]),),

@@ -71,8 +71,12 @@ def long_conv(
         y: Tensor = long_conv_triton(u, filters, skip, bias, in_gate, out_gate, last, out_dtype)
         return y
     if chosen == "torch":
-        return torch_impl.long_conv_torch(u, filters, skip, bias, in_gate, out_gate, last, spectrum).to(out_dtype)
-    return reference.long_conv_reference(u, filters, skip, bias, in_gate, out_gate, last).to(out_dtype)
+        return torch_impl.long_conv_torch(
+            u, filters, skip, bias, in_gate, out_gate, last, spectrum
+        ).to(out_dtype)
+    return reference.long_conv_reference(u, filters, skip, bias, in_gate, out_gate, last).to(
+        out_dtype
+    )
 
 
 def filter_spectrum(filters: Tensor, t: int) -> Tensor:
@@ -82,7 +86,11 @@ def filter_spectrum(filters: Tensor, t: int) -> Tensor:
 
 
 def _widest(tensors: tuple[Tensor | None, ...]) -> torch.dtype:
-    return torch.float64 if any(x is not None and x.dtype == torch.float64 for x in tensors) else torch.float32
+    return (
+        torch.float64
+        if any(x is not None and x.dtype == torch.float64 for x in tensors)
+        else torch.float32
+    )
 
 
 def _what_torch_does_faster(u: Tensor, last: int) -> str | None:
@@ -103,14 +111,25 @@ def _check(
     last: int | None,
 ) -> None:
     if u.ndim != 3 or filters.ndim != 2 or u.shape[2] != filters.shape[0]:
-        raise ValueError(f"u (b, t, c) and filters (c, k) do not fit: {tuple(u.shape)}, {tuple(filters.shape)}")
+        raise ValueError(
+            f"u (b, t, c) and filters (c, k) do not fit: {tuple(u.shape)}, {tuple(filters.shape)}"
+        )
     if filters.shape[1] < 1 <= u.shape[1]:
         raise ValueError("a filter has at least 1 tap")
     assert last is not None
     if not 0 <= last <= u.shape[1]:
         raise ValueError(f"last is {last}, and there are {u.shape[1]} outputs")
     (b, _, c) = u.shape
-    check_shapes(skip=(skip, (c,)), bias=(bias, (c,)), in_gate=(in_gate, u.shape), out_gate=(out_gate, (b, last, c)))
-    strange = [x.dtype for x in (u, filters, skip, bias, in_gate, out_gate) if x is not None and not x.dtype.is_floating_point]
+    check_shapes(
+        skip=(skip, (c,)),
+        bias=(bias, (c,)),
+        in_gate=(in_gate, u.shape),
+        out_gate=(out_gate, (b, last, c)),
+    )
+    strange = [
+        x.dtype
+        for x in (u, filters, skip, bias, in_gate, out_gate)
+        if x is not None and not x.dtype.is_floating_point
+    ]
     if strange:
         raise ValueError(f"long_conv takes real floating-point tensors, not {strange[0]}")

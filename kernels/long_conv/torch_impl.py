@@ -61,28 +61,43 @@ def fast_length(n: int) -> int:
     return min(odd << max(math.ceil(math.log2(n / odd)), 0) for odd in (1, 3, 5))
 
 
-def _convolved(z: Tensor, filters: Tensor, skip: Tensor | None, last: int, spectrum: Tensor | None) -> Tensor:
+def _convolved(
+    z: Tensor, filters: Tensor, skip: Tensor | None, last: int, spectrum: Tensor | None
+) -> Tensor:
     """z: (b, t, c) -> (b, last, c): the sum and the skip."""
     if last == 1 and z.shape[1] > 1:
         return _last_output(z, _with_skip(filters, skip))
     few = filters.shape[1] <= DIRECT_TAPS
-    y = direct_conv(z.mT, _with_skip(filters, skip)) if few else fft_conv(z.mT, filters, skip, spectrum)
+    y = (
+        direct_conv(z.mT, _with_skip(filters, skip))
+        if few
+        else fft_conv(z.mT, filters, skip, spectrum)
+    )
     return y.mT[:, z.shape[1] - last :]
 
 
 def _with_skip(filters: Tensor, skip: Tensor | None) -> Tensor:
     """Filters with the skip added to tap 0, that of the present input."""
-    return filters if skip is None else torch.cat([filters[:, :1] + skip.unsqueeze(-1), filters[:, 1:]], dim=1)
+    return (
+        filters
+        if skip is None
+        else torch.cat([filters[:, :1] + skip.unsqueeze(-1), filters[:, 1:]], dim=1)
+    )
 
 
-def fft_conv(z: Tensor, filters: Tensor, skip: Tensor | None = None, spectrum: Tensor | None = None) -> Tensor:
+def fft_conv(
+    z: Tensor, filters: Tensor, skip: Tensor | None = None, spectrum: Tensor | None = None
+) -> Tensor:
     """z: (b, c, t), filters: (c, k), k <= t -> (b, c, t). Adding to tap 0 adds to every
     frequency."""
     t = z.shape[-1]
     n = transform_length(t, filters.shape[1])
     spectrum = filter_spectrum_torch(filters, t) if spectrum is None else spectrum
     if spectrum.shape != (len(filters), n // 2 + 1):
-        raise ValueError(f"the spectrum of these filters and {t} inputs is {(len(filters), n // 2 + 1)}, not {tuple(spectrum.shape)}")
+        raise ValueError(
+            f"the spectrum of these filters and {t} inputs is {(len(filters), n // 2 + 1)}, not "
+            f"{tuple(spectrum.shape)}"
+        )
     if skip is not None:
         spectrum = spectrum + skip.unsqueeze(-1)
     y: Tensor = torch.fft.irfft(torch.fft.rfft(z, n=n) * spectrum, n=n)
@@ -93,7 +108,9 @@ def direct_conv(z: Tensor, filters: Tensor) -> Tensor:
     """z: (b, c, t), filters: (c, k) -> (b, c, t), by multiplying each input with its k - 1
     neighbours before it."""
     taps = filters.to(z.dtype).flip(-1).unsqueeze(1)
-    y: Tensor = functional.conv1d(functional.pad(z, (taps.shape[-1] - 1, 0)), taps, groups=len(filters))
+    y: Tensor = functional.conv1d(
+        functional.pad(z, (taps.shape[-1] - 1, 0)), taps, groups=len(filters)
+    )
     return y
 
 

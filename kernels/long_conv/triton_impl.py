@@ -33,8 +33,10 @@ MOST_BLOCK = 128
 
 
 @triton.jit(do_not_specialize=["batch", "t"])
-def arrange_kernel(u_ptr, gate_ptr, inputs_ptr, batch, t, c, padded, u_row_stride, u_time_stride, gate_row_stride, gate_time_stride,
-                   HAS_GATE: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+def arrange_kernel(u_ptr, gate_ptr, inputs_ptr, batch, t, c, padded, u_row_stride, u_time_stride,
+                   gate_row_stride, gate_time_stride,
+                   HAS_GATE: tl.constexpr, BLOCK_T: tl.constexpr,
+                   BLOCK_C: tl.constexpr):  # fmt: skip
     """Gated inputs (c, batch, padded), zeros from t on, of u and its gate (batch, t, c)."""
     channel_tiles, time_tiles = tl.cdiv(c, BLOCK_C), tl.cdiv(padded, BLOCK_T)
     place = tl.program_id(0) // channel_tiles
@@ -42,17 +44,34 @@ def arrange_kernel(u_ptr, gate_ptr, inputs_ptr, batch, t, c, padded, u_row_strid
     channels = (tl.program_id(0) % channel_tiles * BLOCK_C + tl.arange(0, BLOCK_C)).to(tl.int64)
     times = (place % time_tiles * BLOCK_T + tl.arange(0, BLOCK_T)).to(tl.int64)
     has = (times < t)[:, None] & (channels < c)[None, :]
-    x = tl.load(u_ptr + row * u_row_stride + times[:, None] * u_time_stride + channels[None, :], mask=has, other=0.0)
+    x = tl.load(
+        u_ptr + row * u_row_stride + times[:, None] * u_time_stride + channels[None, :],
+        mask=has,
+        other=0.0,
+    )
     if HAS_GATE:
-        gate = tl.load(gate_ptr + row * gate_row_stride + times[:, None] * gate_time_stride + channels[None, :], mask=has, other=0.0)
+        gate = tl.load(
+            gate_ptr
+            + row * gate_row_stride
+            + times[:, None] * gate_time_stride
+            + channels[None, :],
+            mask=has,
+            other=0.0,
+        )
         x = x.to(tl.float32) * gate.to(tl.float32)
     out = inputs_ptr + (channels[:, None] * batch + row) * padded + times[None, :]
-    tl.store(out, tl.trans(x.to(inputs_ptr.dtype.element_ty)), mask=(channels < c)[:, None] & (times < padded)[None, :])
+    tl.store(
+        out,
+        tl.trans(x.to(inputs_ptr.dtype.element_ty)),
+        mask=(channels < c)[:, None] & (times < padded)[None, :],
+    )
 
 
 @triton.jit(do_not_specialize=["batch", "t", "first", "num_taps"])
-def toeplitz_kernel(inputs_ptr, taps_ptr, sums_ptr, batch, t, first, padded, num_taps, origin, width, COPIES: tl.constexpr,
-                    DOT: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+def toeplitz_kernel(inputs_ptr, taps_ptr, sums_ptr, batch, t, first, padded, num_taps, origin,
+                    width, COPIES: tl.constexpr,
+                    DOT: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
+                    BLOCK_N: tl.constexpr):  # fmt: skip
     """Sums (c, batch, padded) of all blocks with an output at or after `first`. Long sums are
     started before short ones.
 
@@ -76,9 +95,18 @@ def toeplitz_kernel(inputs_ptr, taps_ptr, sums_ptr, batch, t, first, padded, num
     # Output i reads i elements further left: with 8 copies, i = 11 reads copy 8 - 1 - 3, shifted by
     # 3, from 8 elements further left.
     shifts = (COPIES - 1 - i % COPIES) * width - i // COPIES * COPIES
-    left = taps_ptr + channel * COPIES * width + origin + (BLOCK_T - BLOCK_K) + shifts[:, None] + j[None, :]
+    left = (
+        taps_ptr
+        + channel * COPIES * width
+        + origin
+        + (BLOCK_T - BLOCK_K)
+        + shifts[:, None]
+        + j[None, :]
+    )
     last_block = first_block + (tl.minimum(start + BLOCK_N, num_columns) - 1) // batch
-    num_products = tl.minimum((last_block + 1) * (BLOCK_T // BLOCK_K), tl.cdiv(num_taps + BLOCK_T - 1, BLOCK_K))
+    num_products = tl.minimum(
+        (last_block + 1) * (BLOCK_T // BLOCK_K), tl.cdiv(num_taps + BLOCK_T - 1, BLOCK_K)
+    )
     acc = tl.zeros((BLOCK_T, BLOCK_N), dtype=tl.float32)
     for product in range(num_products):
         has = (columns < num_columns) & (begins >= product * BLOCK_K)
@@ -92,8 +120,10 @@ def toeplitz_kernel(inputs_ptr, taps_ptr, sums_ptr, batch, t, first, padded, num
 
 
 @triton.jit(do_not_specialize=["batch", "last"])
-def finish_kernel(sums_ptr, gate_ptr, bias_ptr, out_ptr, batch, last, first, c, padded, gate_row_stride, gate_time_stride,
-                  HAS_GATE: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+def finish_kernel(sums_ptr, gate_ptr, bias_ptr, out_ptr, batch, last, first, c, padded,
+                  gate_row_stride, gate_time_stride,
+                  HAS_GATE: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_T: tl.constexpr,
+                  BLOCK_C: tl.constexpr):  # fmt: skip
     """Outputs (batch, last, c) of sums (c, batch, padded) from time `first` on: gated, the bias
     added."""
     channel_tiles, time_tiles = tl.cdiv(c, BLOCK_C), tl.cdiv(last, BLOCK_T)
@@ -105,9 +135,13 @@ def finish_kernel(sums_ptr, gate_ptr, bias_ptr, out_ptr, batch, last, first, c, 
     sums = sums_ptr + (channels[:, None] * batch + row) * padded + first + times[None, :]
     # Loads cover the padding: with an arbitrary `last` as bound, neighbours would be loaded one by
     # one.
-    y = tl.trans(tl.load(sums, mask=(channels < c)[:, None] & (first + times < padded)[None, :], other=0.0)).to(tl.float32)
+    y = tl.trans(
+        tl.load(sums, mask=(channels < c)[:, None] & (first + times < padded)[None, :], other=0.0)
+    ).to(tl.float32)
     if HAS_GATE:
-        gate = gate_ptr + row * gate_row_stride + times[:, None] * gate_time_stride + channels[None, :]
+        gate = (
+            gate_ptr + row * gate_row_stride + times[:, None] * gate_time_stride + channels[None, :]
+        )
         y *= tl.load(gate, mask=has, other=0.0).to(tl.float32)
     if HAS_BIAS:
         y += tl.load(bias_ptr + channels, mask=channels < c, other=0.0).to(tl.float32)[None, :]
@@ -120,10 +154,20 @@ def _config(time: int, inner: int, columns: int, warps: int, stages: int) -> tri
     return triton.Config(blocks, num_warps=warps, num_stages=stages)
 
 
-HALF_PRODUCTS = Launcher(toeplitz_kernel, [_config(128, 64, 128, 4, 3), _config(128, 64, 64, 4, 4)], ("COPIES",))
-FLOAT_PRODUCTS = Launcher(toeplitz_kernel, [_config(64, 32, 32, 8, 2), _config(32, 32, 16, 4, 2)], ("COPIES",))
-ARRANGE = Launcher(arrange_kernel, [triton.Config({"BLOCK_T": 64, "BLOCK_C": 64}, num_warps=4)], ("c", "HAS_GATE"))
-FINISH = Launcher(finish_kernel, [triton.Config({"BLOCK_T": 64, "BLOCK_C": 64}, num_warps=4)], ("c", "HAS_GATE", "HAS_BIAS"))
+HALF_PRODUCTS = Launcher(
+    toeplitz_kernel, [_config(128, 64, 128, 4, 3), _config(128, 64, 64, 4, 4)], ("COPIES",)
+)
+FLOAT_PRODUCTS = Launcher(
+    toeplitz_kernel, [_config(64, 32, 32, 8, 2), _config(32, 32, 16, 4, 2)], ("COPIES",)
+)
+ARRANGE = Launcher(
+    arrange_kernel, [triton.Config({"BLOCK_T": 64, "BLOCK_C": 64}, num_warps=4)], ("c", "HAS_GATE")
+)
+FINISH = Launcher(
+    finish_kernel,
+    [triton.Config({"BLOCK_T": 64, "BLOCK_C": 64}, num_warps=4)],
+    ("c", "HAS_GATE", "HAS_BIAS"),
+)
 
 
 @torch.library.custom_op("recallkit::long_conv", mutates_args=())
@@ -147,7 +191,9 @@ def long_conv_triton(
     sums = inputs.new_empty(inputs.shape, dtype=out_dtype)
     out = _empty_result(u, last, out_dtype)
     u = _channels_adjacent(u)
-    in_gate, out_gate = (None if gate is None else _channels_adjacent(gate) for gate in (in_gate, out_gate))
+    in_gate, out_gate = (
+        None if gate is None else _channels_adjacent(gate) for gate in (in_gate, out_gate)
+    )
 
     def tiles(meta: dict[str, int], length: int) -> tuple[int]:
         return (batch * triton.cdiv(length, meta["BLOCK_T"]) * triton.cdiv(c, meta["BLOCK_C"]),)
@@ -155,20 +201,24 @@ def long_conv_triton(
     ARRANGE(
         lambda meta: tiles(meta, padded),
         *(u, in_gate, inputs),
-        batch=batch, t=t, c=c, padded=padded, u_row_stride=u.stride(0), u_time_stride=u.stride(1), **_gate(in_gate),
+        batch=batch, t=t, c=c, padded=padded, u_row_stride=u.stride(0), u_time_stride=u.stride(1),
+        **_gate(in_gate),
     )  # fmt: skip
     products = HALF_PRODUCTS if u.element_size() == 2 else FLOAT_PRODUCTS
     products(
-        lambda meta: (c * triton.cdiv(batch * (triton.cdiv(t, meta["BLOCK_T"]) - first // meta["BLOCK_T"]), meta["BLOCK_N"]),),
+        lambda meta: (c * triton.cdiv(batch * (triton.cdiv(t,
+        meta["BLOCK_T"]) - first // meta["BLOCK_T"]), meta["BLOCK_N"]),),
         *(inputs, taps, sums),
-        config=config, batch=batch, t=t, first=first, padded=padded, num_taps=filters.shape[1], origin=origin, width=taps.shape[2],
+        config=config, batch=batch, t=t, first=first, padded=padded, num_taps=filters.shape[1],
+        origin=origin, width=taps.shape[2],
         COPIES=taps.shape[1], DOT=operand_type(u.dtype),
     )  # fmt: skip
     bias = None if bias is None else bias.contiguous()
     FINISH(
         lambda meta: tiles(meta, last),
         *(sums, out_gate, bias, out),
-        batch=batch, last=last, first=first, c=c, padded=padded, HAS_BIAS=bias is not None, **_gate(out_gate),
+        batch=batch, last=last, first=first, c=c, padded=padded, HAS_BIAS=bias is not None,
+        **_gate(out_gate),
     )  # fmt: skip
     return out
 
@@ -209,7 +259,9 @@ _CACHE = WeakTensorKeyDictionary()
 and their origin."""
 
 
-def _constant_copies(filters: Tensor, skip: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, int]:
+def _constant_copies(
+    filters: Tensor, skip: Tensor | None, dtype: torch.dtype
+) -> tuple[Tensor, int]:
     """`_shifted_copies`, or those of the last call where it was with the same tensors, not written
     to since.
 
@@ -222,8 +274,12 @@ def _constant_copies(filters: Tensor, skip: Tensor | None, dtype: torch.dtype) -
         return _shifted_copies(filters, skip, dtype)
     # The cache refers to the skip's tensor: as long as it exists, no other tensor is at its
     # address.
-    base, skip_base = (part if part is None or part._base is None else part._base for part in (filters, skip))
-    record = [(part.data_ptr(), part._version, part.shape, part.stride(), part.dtype) for part in parts]
+    base, skip_base = (
+        part if part is None or part._base is None else part._base for part in (filters, skip)
+    )
+    record = [
+        (part.data_ptr(), part._version, part.shape, part.stride(), part.dtype) for part in parts
+    ]
     entry = _CACHE.pop(base, None)
     if entry is None or entry[0] != (dtype, record) or entry[1] is not skip_base:
         entry = ((dtype, record), skip_base, _shifted_copies(filters, skip, dtype))
@@ -245,5 +301,7 @@ def _shifted_copies(filters: Tensor, skip: Tensor | None, dtype: torch.dtype) ->
     copies = 16 // dtype.itemsize
     num_taps = taps.shape[1]
     origin = triton.cdiv(num_taps, MOST_BLOCK) * MOST_BLOCK + 2 * MOST_BLOCK
-    reversed_taps = functional.pad(taps.to(dtype).flip(1), (origin + copies - num_taps, MOST_BLOCK - 1))
+    reversed_taps = functional.pad(
+        taps.to(dtype).flip(1), (origin + copies - num_taps, MOST_BLOCK - 1)
+    )
     return reversed_taps.unfold(1, origin + MOST_BLOCK, 1).contiguous(), origin

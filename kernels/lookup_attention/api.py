@@ -23,7 +23,9 @@ DENSE = 16
 are expected to be faster than lookups."""
 
 
-def lookup_attention(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor, *, impl: Impl = "auto") -> Tensor:
+def lookup_attention(
+    q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor, *, impl: Impl = "auto"
+) -> Tensor:
     """Attention of the query at position i of row r to keys[offsets[r t + i] : offsets[r t + i +
     1]], positions in the same row.
 
@@ -48,7 +50,11 @@ def lookup_attention(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Ten
 
         out: Tensor = lookup_attention_triton(q, k, v, offsets, keys)
         return out
-    compute = torch_impl.lookup_attention_torch if chosen == "torch" else reference.lookup_attention_reference
+    compute = (
+        torch_impl.lookup_attention_torch
+        if chosen == "torch"
+        else reference.lookup_attention_reference
+    )
     return compute(q, k, v, offsets, keys)
 
 
@@ -56,21 +62,36 @@ def _check(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor) -> No
     check_alike(4, q=q, k=k, v=v)
     for name, column in (("offsets", offsets), ("keys", keys)):
         if column.ndim != 1 or column.dtype != torch.int64:
-            raise ValueError(f"{name} must be int64 with one axis, not {column.dtype} of {tuple(column.shape)}")
+            raise ValueError(
+                f"{name} must be int64 with one axis, not {column.dtype} of {tuple(column.shape)}"
+            )
     batch, _, t, _ = q.shape
     if len(offsets) != batch * t + 1:
         raise ValueError(f"offsets must have length b t + 1 = {batch * t + 1}, not {len(offsets)}")
     # On a GPU, checking would synchronise with it.
-    if offsets.device.type == "cpu" and keys.device.type == "cpu" and not torch.compiler.is_compiling():
+    if (
+        offsets.device.type == "cpu"
+        and keys.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+    ):
         _check_lists(offsets, keys, t)
 
 
 def _check_lists(offsets: Tensor, keys: Tensor, t: int) -> None:
     if int(offsets[0]) != 0 or int(offsets[-1]) != len(keys):
-        raise ValueError(f"offsets must go from 0 to the number of keys, {len(keys)}, not from {int(offsets[0])} to {int(offsets[-1])}")
+        raise ValueError(
+            f"offsets must go from 0 to the number of keys, {len(keys)}, not from "
+            f"{int(offsets[0])} to {int(offsets[-1])}"
+        )
     falls = (offsets[1:] < offsets[:-1]).nonzero()
     if len(falls):
         place = int(falls[0])
-        raise ValueError(f"offsets must not decrease: after place {place} they go from {int(offsets[place])} to {int(offsets[place + 1])}")
+        raise ValueError(
+            f"offsets must not decrease: after place {place} they go from {int(offsets[place])} "
+            f"to {int(offsets[place + 1])}"
+        )
     if len(keys) and not 0 <= int(keys.min()) <= int(keys.max()) < t:
-        raise ValueError(f"keys must be positions from 0 to {t - 1}, not from {int(keys.min())} to {int(keys.max())}")
+        raise ValueError(
+            f"keys must be positions from 0 to {t - 1}, not from {int(keys.min())} to "
+            f"{int(keys.max())}"
+        )

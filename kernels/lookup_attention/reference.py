@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def lookup_attention_reference(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor) -> Tensor:
+def lookup_attention_reference(
+    q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor
+) -> Tensor:
     """Shapes as in `lookup_attention`."""
     batch, num_heads, t, width = q.shape
     out = torch.zeros_like(v)

@@ -33,7 +33,9 @@ MOST_MASKED = 1 << 26
 """Pairs of a mask that is computed at once: 256 MB of float32."""
 
 
-def lookup_attention_torch(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor) -> Tensor:
+def lookup_attention_torch(
+    q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor
+) -> Tensor:
     """Shapes as in `lookup_attention`."""
     batch, _, t, _ = q.shape
     attend = attend_by_mask if MASKED * len(keys) > batch * t**2 else attend_by_pair
@@ -58,7 +60,9 @@ def attend_by_mask(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tenso
             place = place[(queries >= start) & (queries < start + height)]
         num_keys = counts[:, start : start + height]
         mask = _mask_of(place, num_keys, t, _wide(q.dtype))
-        context = F.scaled_dot_product_attention(q[:, :, start : start + height], k, v, attn_mask=mask)
+        context = F.scaled_dot_product_attention(
+            q[:, :, start : start + height], k, v, attn_mask=mask
+        )
         parts.append(context.masked_fill((num_keys == 0)[:, None, :, None], 0.0))
     return torch.cat(parts, dim=2)
 
@@ -90,10 +94,17 @@ class _ByPair(torch.autograd.Function):
         log_sums = out.new_zeros(batch * t, heads)
         for piece in _pieces(offsets, keys, t, heads * width):
             scores = _scores(flat[0], flat[1], piece)
-            highest = torch.segment_reduce(scores, "max", lengths=offsets[piece.queries.start : piece.queries.stop + 1].diff(), unsafe=True)
+            highest = torch.segment_reduce(
+                scores,
+                "max",
+                lengths=offsets[piece.queries.start : piece.queries.stop + 1].diff(),
+                unsafe=True,
+            )
             weights = (scores - highest.index_select(0, piece.ends)).exp_()
             total = torch.zeros_like(highest).index_add_(0, piece.ends, weights)
-            part = out[piece.queries].index_add_(0, piece.ends, _gathered(flat[2], piece.starts).mul_(weights[..., None]))
+            part = out[piece.queries].index_add_(
+                0, piece.ends, _gathered(flat[2], piece.starts).mul_(weights[..., None])
+            )
             empty = total == 0
             part /= total.masked_fill_(empty, 1)[..., None]
             log_sums[piece.queries] = total.log_().add_(highest.masked_fill_(empty, 0))
@@ -110,12 +121,16 @@ class _ByPair(torch.autograd.Function):
         expected = (grad * out).sum(-1)
         grad_q, grad_k, grad_v = (torch.zeros_like(out) for _ in range(3))
         for piece in _pieces(offsets, keys, t, heads * width):
-            q_piece, grad_piece = (x[piece.queries].to(out.dtype).index_select(0, piece.ends) for x in (q, grad))
+            q_piece, grad_piece = (
+                x[piece.queries].to(out.dtype).index_select(0, piece.ends) for x in (q, grad)
+            )
             k_piece = _gathered(k, piece.starts)
             scores = (q_piece * k_piece).sum(-1).div_(math.sqrt(width))
             weights = scores.sub_(log_sums[piece.queries].index_select(0, piece.ends)).exp_()
             change = (_gathered(v, piece.starts).mul_(grad_piece)).sum(-1)
-            change.sub_(expected[piece.queries].index_select(0, piece.ends)).mul_(weights).div_(math.sqrt(width))
+            change.sub_(expected[piece.queries].index_select(0, piece.ends)).mul_(weights).div_(
+                math.sqrt(width)
+            )
             grad_q[piece.queries].index_add_(0, piece.ends, k_piece.mul_(change[..., None]))
             grad_k.index_add_(0, piece.starts, q_piece.mul_(change[..., None]))
             grad_v.index_add_(0, piece.starts, grad_piece.mul_(weights[..., None]))
@@ -156,7 +171,9 @@ def _mask_of(place: Tensor, counts: Tensor, t: int, dtype: torch.dtype) -> Tenso
     `place`: the index of each pair in that tensor, `counts`: of each query in the strip (b, strip).
     A query of an empty list sees the first key, so that no softmax is over an empty set.
     """
-    mask = torch.zeros(counts.numel() * t, dtype=torch.bool, device=place.device).index_fill_(0, place, True)
+    mask = torch.zeros(counts.numel() * t, dtype=torch.bool, device=place.device).index_fill_(
+        0, place, True
+    )
     if int(mask.sum()) < len(place):
         mask = torch.zeros(mask.shape, dtype=dtype, device=place.device)
         mask.index_add_(0, place, mask.new_ones(()).expand(len(place)))

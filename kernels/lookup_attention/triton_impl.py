@@ -22,9 +22,11 @@ from recallkit.kernels.launch import Launcher
 
 
 @triton.jit
-def lookup_kernel(q_ptr, k_ptr, v_ptr, offsets_ptr, keys_ptr, out_ptr, batch, num_heads, t, width, num_keys, scale,
+def lookup_kernel(q_ptr, k_ptr, v_ptr, offsets_ptr, keys_ptr, out_ptr, batch, num_heads, t, width,
+                  num_keys, scale,
                   q_row, q_head, q_place, k_row, k_head, k_place, v_row, v_head, v_place,
-                  WIDTH: tl.constexpr, MOST_HEADS: tl.constexpr, NUMBERS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+                  WIDTH: tl.constexpr, MOST_HEADS: tl.constexpr, NUMBERS: tl.constexpr,
+                  BLOCK: tl.constexpr):  # fmt: skip
     """The result of one query in `heads_together` heads; out is (b, t, h, k), `scale` is log2(e) /
     sqrt(k).
 
@@ -45,7 +47,10 @@ def lookup_kernel(q_ptr, k_ptr, v_ptr, offsets_ptr, keys_ptr, out_ptr, batch, nu
     heads_long = heads.to(tl.int64)[:, None]
     at_query = row * q_row + place * q_place + heads_long * q_head + inner[None, :]
     # Triton 3.9 interprets `has & (a scalar)` as integers, which are not a mask.
-    q = tl.load(q_ptr + at_query, mask=tl.where(first < last, has, False), other=0.0).to(tl.float32) * scale
+    q = (
+        tl.load(q_ptr + at_query, mask=tl.where(first < last, has, False), other=0.0).to(tl.float32)
+        * scale
+    )
     keys_of_row = k_ptr + row * k_row + heads_long * k_head + inner[None, :]
     values_of_row = v_ptr + row * v_row + heads_long * v_head + inner[None, :]
     highest = tl.full((together,), -float("inf"), tl.float32)
@@ -56,8 +61,12 @@ def lookup_kernel(q_ptr, k_ptr, v_ptr, offsets_ptr, keys_ptr, out_ptr, batch, nu
         keys = tl.load(keys_ptr + start + tl.arange(0, BLOCK), mask=listed, other=0)
         inside = (keys >= 0) & (keys < t)
         wanted = (listed & inside)[:, None, None] & has[None, :, :]
-        k = tl.load(keys_of_row[None, :, :] + keys[:, None, None] * k_place, mask=wanted, other=0.0).to(tl.float32)
-        v = tl.load(values_of_row[None, :, :] + keys[:, None, None] * v_place, mask=wanted, other=0.0).to(tl.float32)
+        k = tl.load(
+            keys_of_row[None, :, :] + keys[:, None, None] * k_place, mask=wanted, other=0.0
+        ).to(tl.float32)
+        v = tl.load(
+            values_of_row[None, :, :] + keys[:, None, None] * v_place, mask=wanted, other=0.0
+        ).to(tl.float32)
         scores = tl.sum(q[None, :, :] * k, axis=2)
         scores = tl.where(inside[:, None], scores, float("nan"))
         scores = tl.where(listed[:, None], scores, -float("inf"))
@@ -86,7 +95,9 @@ LOOKUPS = Launcher(lookup_kernel, [_config(8, 128, 1), _config(16, 64, 1)], ("wi
 
 
 @torch.library.custom_op("recallkit::lookup_attention", mutates_args=())
-def lookup_attention_triton(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor, config: int | None = None) -> Tensor:
+def lookup_attention_triton(
+    q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor, config: int | None = None
+) -> Tensor:
     """Shapes as in `lookup_attention`. `config`: which configuration, see `Launcher`."""
     batch, heads, t, width = q.shape
     q, k, v = (x if x.stride(3) == 1 else x.contiguous() for x in (q, k, v))
@@ -94,7 +105,9 @@ def lookup_attention_triton(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, ke
     if out.numel() == 0:
         return out
     strides = {
-        f"{name}_{axis}": x.stride(i) for name, x in (("q", q), ("k", k), ("v", v)) for i, axis in enumerate(("row", "head", "place"))
+        f"{name}_{axis}": x.stride(i)
+        for name, x in (("q", q), ("k", k), ("v", v))
+        for i, axis in enumerate(("row", "head", "place"))
     }
     sizes = {"WIDTH": triton.next_power_of_2(width), "MOST_HEADS": triton.next_power_of_2(heads)}
     LOOKUPS(
@@ -107,7 +120,9 @@ def lookup_attention_triton(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, ke
 
 
 @lookup_attention_triton.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor, config: int | None = None) -> Tensor:
+def _(
+    q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor, config: int | None = None
+) -> Tensor:
     return _empty_result(q)
 
 

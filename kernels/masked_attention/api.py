@@ -62,20 +62,29 @@ def masked_attention(
     where there is a key. Raises ValueError for shapes, types or an implementation that do not fit.
     """
     check_alike(4, q=q, k=k, v=v)
-    unnamed = "without a key the table of blocks would be computed in every call" if key is None else None
+    unnamed = (
+        "without a key the table of blocks would be computed in every call" if key is None else None
+    )
     chosen = choose("masked_attention", impl, q, k, v, unsupported=_obstacle(q), slower=unnamed)
     if chosen == "triton":
         from recallkit.kernels.masked_attention.triton_impl import masked_attention_triton
 
         return masked_attention_triton(q, k, v, sees, by_head, key, numbers or {})
-    compute = torch_impl.masked_attention_torch if chosen == "torch" else reference.masked_attention_reference
+    compute = (
+        torch_impl.masked_attention_torch
+        if chosen == "torch"
+        else reference.masked_attention_reference
+    )
     return compute(q, k, v, functools.partial(sees, **numbers) if numbers else sees, by_head)
 
 
 def _obstacle(q: Tensor) -> str | None:
     """Why FlexAttention cannot process these inputs; None where it can."""
     if not q.is_cuda:
-        return f"FlexAttention is compiled for a GPU, and the tensors are on {q.device.type}; it has no interpreter"
+        return (
+            f"FlexAttention is compiled for a GPU, and the tensors are on {q.device.type}; it "
+            "has no interpreter"
+        )
     if q.shape[3] < _NARROWEST:
         return f"FlexAttention needs heads at least {_NARROWEST} wide, not {q.shape[3]}"
     if 0 in q.shape:

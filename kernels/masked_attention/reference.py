@@ -14,7 +14,9 @@ Sees = Callable[..., Tensor]
 -> bool, on their device."""
 
 
-def masked_attention_reference(q: Tensor, k: Tensor, v: Tensor, sees: Sees, by_head: bool) -> Tensor:
+def masked_attention_reference(
+    q: Tensor, k: Tensor, v: Tensor, sees: Sees, by_head: bool
+) -> Tensor:
     """Shapes as in `masked_attention`."""
     _, num_heads, t, width = q.shape
     out = torch.zeros_like(v)
@@ -22,7 +24,9 @@ def masked_attention_reference(q: Tensor, k: Tensor, v: Tensor, sees: Sees, by_h
     heads = [torch.arange(num_heads, device=q.device).view(-1, 1, 1)] if by_head else []
     for i in range(t):
         # One query's keys, for each head: (h, t).
-        visible = sees(positions[i].view(1, 1), positions.view(1, t), *heads).expand(num_heads, 1, t)[:, 0]
+        visible = sees(positions[i].view(1, 1), positions.view(1, t), *heads).expand(
+            num_heads, 1, t
+        )[:, 0]
         for head in range(num_heads):
             keys = positions[visible[head]]
             scores = (k[:, head, keys] * q[:, head, i, None]).sum(-1) / math.sqrt(width)

@@ -45,7 +45,13 @@ _tables: OrderedDict[Hashable, BlockMask] = OrderedDict()
 
 
 def masked_attention_triton(
-    q: Tensor, k: Tensor, v: Tensor, sees: Sees, by_head: bool, key: Hashable, numbers: Mapping[str, int] = _NO_NUMBERS
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sees: Sees,
+    by_head: bool,
+    key: Hashable,
+    numbers: Mapping[str, int] = _NO_NUMBERS,
 ) -> Tensor:
     """Shapes as in `masked_attention`."""
     table = kept_block_mask(sees, by_head, key, q.shape[1], q.shape[2], q.device, numbers)
@@ -55,7 +61,13 @@ def masked_attention_triton(
 
 
 def kept_block_mask(
-    sees: Sees, by_head: bool, key: Hashable, num_heads: int, t: int, device: torch.device, numbers: Mapping[str, int] = _NO_NUMBERS
+    sees: Sees,
+    by_head: bool,
+    key: Hashable,
+    num_heads: int,
+    t: int,
+    device: torch.device,
+    numbers: Mapping[str, int] = _NO_NUMBERS,
 ) -> BlockMask:
     """The table of a rule, from the cache where possible; with `key` None nothing is cached."""
 
@@ -63,7 +75,9 @@ def kept_block_mask(
         # torch.compile makes a number a constant at first, and a variable once its value changes,
         # which this code does not support.
         tensors = {name: torch.tensor(number, device=device) for name, number in numbers.items()}
-        return block_mask(functools.partial(sees, **tensors) if tensors else sees, by_head, num_heads, t, device)
+        return block_mask(
+            functools.partial(sees, **tensors) if tensors else sees, by_head, num_heads, t, device
+        )
 
     if key is None:
         return make()
@@ -76,7 +90,9 @@ def kept_block_mask(
     return _tables[full_key]
 
 
-def block_mask(sees: Sees, by_head: bool, num_heads: int, t: int, device: torch.device) -> BlockMask:
+def block_mask(
+    sees: Sees, by_head: bool, num_heads: int, t: int, device: torch.device
+) -> BlockMask:
     """Which blocks of a text of t tokens the kernel visits, and which of them without evaluating
     the rule; one table where heads agree."""
     from torch.nn.attention.flex_attention import BlockMask
@@ -87,10 +103,14 @@ def block_mask(sees: Sees, by_head: bool, num_heads: int, t: int, device: torch.
         full = num_pairs == BLOCK * BLOCK
         some = (num_pairs > 0) & ~full
         tables = (*_listed(some), *_listed(full))
-        return BlockMask.from_kv_blocks(*tables, BLOCK_SIZE=BLOCK, mask_mod=as_mask_mod(sees, by_head), seq_lengths=(t, t))
+        return BlockMask.from_kv_blocks(
+            *tables, BLOCK_SIZE=BLOCK, mask_mod=as_mask_mod(sees, by_head), seq_lengths=(t, t)
+        )
 
 
-def pairs_in_blocks(sees: Sees, by_head: bool, num_heads: int, t: int, device: torch.device) -> Tensor:
+def pairs_in_blocks(
+    sees: Sees, by_head: bool, num_heads: int, t: int, device: torch.device
+) -> Tensor:
     """How many pairs are seen in each block, (1 or h, blocks, blocks) int64. Positions beyond the
     text are not seen."""
     keys = torch.arange(t, device=device)
@@ -104,7 +124,8 @@ def pairs_in_blocks(sees: Sees, by_head: bool, num_heads: int, t: int, device: t
         visible = visible.expand(torch.broadcast_shapes(visible.shape, (1, len(queries), t)))
         if visible.shape[0] not in (1, table_heads):
             raise ValueError(
-                f"masked_attention: a rule that differs by head needs by_head=True, and must not add {len(visible)} heads itself"
+                "masked_attention: a rule that differs by head needs by_head=True, and must not "
+                f"add {len(visible)} heads itself"
             )
         visible = F.pad(visible, (0, -t % BLOCK, 0, -len(queries) % BLOCK))
         counted.append(visible.unflatten(2, (-1, BLOCK)).unflatten(1, (-1, BLOCK)).sum((2, 4)))
@@ -131,7 +152,9 @@ def as_mask_mod(sees: Sees, by_head: bool) -> Callable[[Tensor, Tensor, Tensor, 
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
     """blocks: (1, h, n, n) bool -> how many are set in each row, and all columns with the set ones
     first; int32."""
-    return blocks.sum(-1, dtype=torch.int32), blocks.to(torch.uint8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
+    return blocks.sum(-1, dtype=torch.int32), blocks.to(torch.uint8).argsort(
+        dim=-1, descending=True, stable=True
+    ).to(torch.int32)
 
 
 @functools.cache

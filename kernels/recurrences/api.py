@@ -87,7 +87,9 @@ def delta_rule(
     """
     check_shapes(strength=(strength, k.shape[:3]))
     if log_decay is not None:
-        check_shapes(log_decay=(log_decay, k.shape[: log_decay.ndim] if log_decay.ndim > 2 else k.shape))
+        check_shapes(
+            log_decay=(log_decay, k.shape[: log_decay.ndim] if log_decay.ndim > 2 else k.shape)
+        )
     return _run("delta_rule", impl, chunk, (q, k, v, strength, log_decay), state, scale)
 
 
@@ -132,17 +134,30 @@ def rwkv7_attention(
     return _run("rwkv7_attention", impl, chunk, (r, k, v, erase, write, log_decay), state, 1.0)
 
 
-def _run(name: str, impl: Impl, chunk: int, tensors: tuple[Any, ...], state: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+def _run(
+    name: str, impl: Impl, chunk: int, tensors: tuple[Any, ...], state: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
     """The recurrence `name` by the implementation that runs on these tensors, q, k and v first."""
     from recallkit.kernels.recurrences.triton_impl import obstacle, slowness
 
     q, k, v = tensors[:3]
-    if not q.ndim == k.ndim == v.ndim == 4 or q.shape != k.shape or (q.shape[0], q.shape[2]) != (v.shape[0], v.shape[2]):
-        raise ValueError(f"q and k (b, h, t, k) and v (b, h, t, v) do not fit: {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}")
-    if q.shape[1] != v.shape[1] and (name != "decayed_attention" or q.shape[1] < 1 or v.shape[1] % q.shape[1]):
+    if (
+        not q.ndim == k.ndim == v.ndim == 4
+        or q.shape != k.shape
+        or (q.shape[0], q.shape[2]) != (v.shape[0], v.shape[2])
+    ):
+        raise ValueError(
+            f"q and k (b, h, t, k) and v (b, h, t, v) do not fit: {tuple(q.shape)}, "
+            f"{tuple(k.shape)}, {tuple(v.shape)}"
+        )
+    if q.shape[1] != v.shape[1] and (
+        name != "decayed_attention" or q.shape[1] < 1 or v.shape[1] % q.shape[1]
+    ):
         raise ValueError(f"v has {v.shape[1]} heads, which do not fit the {q.shape[1]} of q and k")
     if not (q.is_floating_point() and k.is_floating_point() and v.is_floating_point()):
-        raise ValueError(f"q, k and v must be floating-point tensors, not {q.dtype}, {k.dtype}, {v.dtype}")
+        raise ValueError(
+            f"q, k and v must be floating-point tensors, not {q.dtype}, {k.dtype}, {v.dtype}"
+        )
     check_shapes(state=(state, (*v.shape[:2], q.shape[3], v.shape[3])))
     if chunk < 1:
         raise ValueError(f"chunk is {chunk}, not a positive number of tokens")

@@ -34,11 +34,19 @@ def precision(*tensors: Tensor | None) -> torch.dtype:
 
 def first_state(state: Tensor | None, q: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
     """The state in the type `dtype`, zeros where None."""
-    return q.new_zeros(*v.shape[:2], q.shape[3], v.shape[3], dtype=dtype) if state is None else state.to(dtype)
+    return (
+        q.new_zeros(*v.shape[:2], q.shape[3], v.shape[3], dtype=dtype)
+        if state is None
+        else state.to(dtype)
+    )
 
 
 def by_chunks(
-    part: Callable[..., tuple[Tensor, Tensor]], size: int, state: Tensor | None, v: Tensor, *tensors: Tensor
+    part: Callable[..., tuple[Tensor, Tensor]],
+    size: int,
+    state: Tensor | None,
+    v: Tensor,
+    *tensors: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """o (b, h, t, v) and S after all t tokens, from `part`, which processes n chunks of `size`
     tokens at once; t > 0.
@@ -50,7 +58,10 @@ def by_chunks(
     t = v.shape[2]
     size = min(size, t)
     # Contiguous, so that products need not copy them again.
-    pieces = (torch.unflatten(filled(x, -x.shape[2] % size), 2, (-1, size)).contiguous() for x in (v, *tensors))
+    pieces = (
+        torch.unflatten(filled(x, -x.shape[2] % size), 2, (-1, size)).contiguous()
+        for x in (v, *tensors)
+    )
     o, state = part(*pieces, state)
     return o.flatten(2, 3)[:, :, :t], state
 
@@ -60,7 +71,9 @@ def filled(x: Tensor, missing: int) -> Tensor:
     return functional.pad(x, (0, 0, 0, missing)) if missing else x
 
 
-def weigh_pairs(q: Tensor, k: Tensor, log_decay: Tensor, diagonal: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def weigh_pairs(
+    q: Tensor, k: Tensor, log_decay: Tensor, diagonal: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Weights of a chunk's pairs, q and k decayed to its ends, and the decay over the chunk: (...,
     c, c), (..., c, k) twice, (..., 1, k).
 
@@ -91,13 +104,22 @@ def weigh_pairs(q: Tensor, k: Tensor, log_decay: Tensor, diagonal: Tensor) -> tu
         q = torch.stack([q_early, q_late * early.exp().unsqueeze(-2)], -3).flatten(-4, -2)
         k = torch.stack([k_early * late.exp().unsqueeze(-2), k_late], -3).flatten(-4, -2)
         first, second = torch.unflatten(weights, -3, (-1, 2)).unbind(-3)
-        weights = torch.cat([torch.cat([first, torch.zeros_like(first)], -1), torch.cat([across, second], -1)], -2)
+        weights = torch.cat(
+            [torch.cat([first, torch.zeros_like(first)], -1), torch.cat([across, second], -1)], -2
+        )
         log_decay = early + late
         length *= 2
-    return weights.squeeze(-3)[..., :size, :size], q[..., :size, :], k[..., :size, :], log_decay.exp()
+    return (
+        weights.squeeze(-3)[..., :size, :size],
+        q[..., :size, :],
+        k[..., :size, :],
+        log_decay.exp(),
+    )
 
 
-def states_between(added: Tensor, decays: Tensor, state: Tensor | None) -> tuple[Tensor | None, Tensor]:
+def states_between(
+    added: Tensor, decays: Tensor, state: Tensor | None
+) -> tuple[Tensor | None, Tensor]:
     """S before each chunk (..., n, k, v), None where it is all zeros, and after the last (..., k,
     v), from that before the first.
 

@@ -31,7 +31,13 @@ if TYPE_CHECKING:
 
 
 def delta_recurrence(
-    q: Tensor, keys: tuple[Tensor, ...], v: Tensor, erase: Tensor, log_decay: Tensor, state: Tensor | None, chunk: int
+    q: Tensor,
+    keys: tuple[Tensor, ...],
+    v: Tensor,
+    erase: Tensor,
+    log_decay: Tensor,
+    state: Tensor | None,
+    chunk: int,
 ) -> tuple[Tensor, Tensor]:
     """o (b, h, t, v) and S (b, h, k, v) after all t > 0 tokens, in chunks of `chunk`; all tensors
     of one type.
@@ -44,7 +50,9 @@ def delta_recurrence(
     return by_chunks(_attend, chunk, state, v, q, erase, log_decay, *keys)
 
 
-def _attend(v: Tensor, q: Tensor, erase: Tensor, log_decay: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
+def _attend(
+    v: Tensor, q: Tensor, erase: Tensor, log_decay: Tensor, *rest: Tensor
+) -> tuple[Tensor, Tensor]:
     """n chunks: v (b, h, n, c, v), q, erase and the keys (b, h, n, c, k), log_decay (b, h, n, c, k
     or 1), last the state (b, h, k, v)."""
     *all_keys, state = rest
@@ -53,10 +61,15 @@ def _attend(v: Tensor, q: Tensor, erase: Tensor, log_decay: Tensor, *rest: Tenso
     # Only what is below the diagonal of a system is read.
     system = read.select(-3, -1)
     right = v if len(all_keys) == 1 else read.select(-3, 0).tril(-1) @ v
-    solved = torch.linalg.solve_triangular(system, torch.cat([right, erase], dim=-1), upper=False, unitriangular=True)
+    solved = torch.linalg.solve_triangular(
+        system, torch.cat([right, erase], dim=-1), upper=False, unitriangular=True
+    )
     written, removed = solved.split([v.shape[-1], q.shape[-1]], dim=-1)
     if len(all_keys) == 2:
-        written, removed = torch.cat([v, -written], dim=-2), torch.cat([torch.zeros_like(removed), removed], dim=-2)
+        written, removed = (
+            torch.cat([v, -written], dim=-2),
+            torch.cat([torch.zeros_like(removed), removed], dim=-2),
+        )
     # The columns of both keys side by side.
     weights, keys = weights.transpose(-3, -2).flatten(-2), keys.flatten(-3, -2).transpose(-1, -2)
     outputs = []
@@ -80,7 +93,9 @@ def _weigh(q: Tensor, erase: Tensor, keys: Tensor, log_decay: Tensor) -> tuple[T
     if log_decay.shape[-1] == q.shape[-1]:
         rows, keys = torch.stack([a * q, erase], dim=-3).unsqueeze(-3), keys.unsqueeze(-4)
         diagonal = (torch.stack([q, erase], dim=-3).unsqueeze(-3) * keys).sum(dim=-1)
-        pairs, rows, keys, decays = weigh_pairs(rows, keys, log_decay[..., None, None, :, :], diagonal)
+        pairs, rows, keys, decays = weigh_pairs(
+            rows, keys, log_decay[..., None, None, :, :], diagonal
+        )
         (weights, read), (q, erase) = pairs.unbind(-4), rows.squeeze(-3).unbind(-3)
         return weights, read, q, erase, keys.squeeze(-4), decays.flatten(-4, -2).transpose(-1, -2)
     ones = torch.ones_like(a)
@@ -89,13 +104,29 @@ def _weigh(q: Tensor, erase: Tensor, keys: Tensor, log_decay: Tensor) -> tuple[T
         factors, ones.unsqueeze(-3), log_decay.unsqueeze(-3), torch.ones_like(factors).squeeze(-1)
     )
     columns = keys.transpose(-1, -2)
-    weights, read = (pairs.unsqueeze(-3) * (x.unsqueeze(-3) @ columns) for pairs, x in zip(between.unbind(-3), (q, erase), strict=True))
+    weights, read = (
+        pairs.unsqueeze(-3) * (x.unsqueeze(-3) @ columns)
+        for pairs, x in zip(between.unbind(-3), (q, erase), strict=True)
+    )
     q, erase = (factor * x for factor, x in zip(since_start.unbind(-3), (q, erase), strict=True))
     return weights, read, q, erase, until_end * keys, decays.squeeze(-3)
 
 
-def _step(q: Tensor, keys: tuple[Tensor, ...], v: Tensor, erase: Tensor, log_decay: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+def _step(
+    q: Tensor,
+    keys: tuple[Tensor, ...],
+    v: Tensor,
+    erase: Tensor,
+    log_decay: Tensor,
+    state: Tensor | None,
+) -> tuple[Tensor, Tensor]:
     """One token, computed directly."""
     k, w = (key.transpose(-1, -2) for key in (keys[0], keys[-1]))
-    s = k * v if state is None else torch.addcmul(log_decay.transpose(-1, -2).exp() * state + k * v, w, erase @ state, value=-1)
+    s = (
+        k * v
+        if state is None
+        else torch.addcmul(
+            log_decay.transpose(-1, -2).exp() * state + k * v, w, erase @ state, value=-1
+        )
+    )
     return q @ s, s

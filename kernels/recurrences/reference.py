@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def decayed_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+def decayed_attention(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
     """S_i = a_i S_{i-1} + k_i^T v_i."""
     b, h, t, _ = v.shape
     q, k = (x.repeat_interleave(h // x.shape[1], dim=1) for x in (q, k))
@@ -21,7 +23,9 @@ def decayed_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, state:
     return gated_linear_attention(q, k, v, logs.unsqueeze(-1), state, scale)
 
 
-def gated_linear_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+def gated_linear_attention(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
     """S_i = diag(a_i) S_{i-1} + k_i^T v_i; also of decays (b, h, t, 1)."""
     s, o = first_state(state, q, v, precision(q, k, v, state)), torch.zeros_like(v)
     q, k, decay = q.to(s.dtype), k.to(s.dtype), log_decay.to(s.dtype).exp()
@@ -32,7 +36,13 @@ def gated_linear_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, s
 
 
 def delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, strength: Tensor, log_decay: Tensor | None, state: Tensor | None, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    strength: Tensor,
+    log_decay: Tensor | None,
+    state: Tensor | None,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
     """S_i = A_i S_{i-1} + b_i k_i^T (v_i - k_i A_i S_{i-1})."""
     s, o = first_state(state, q, v, precision(q, k, v, state)), torch.zeros_like(v)
@@ -49,12 +59,23 @@ def delta_rule(
 
 
 def rwkv5_attention(
-    r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, bonus: Tensor, state: Tensor | None, scale: float
+    r: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor,
+    bonus: Tensor,
+    state: Tensor | None,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
     """S_i = diag(w) S_{i-1} + k_i^T v_i, read before it is written, with a bonus for the present
     token."""
     s, o = first_state(state, r, v, precision(r, k, v, state)), torch.zeros_like(v)
-    r, k, decay, bonus = r.to(s.dtype), k.to(s.dtype), log_decay.to(s.dtype).exp()[..., None], bonus.to(s.dtype)[..., None]
+    r, k, decay, bonus = (
+        r.to(s.dtype),
+        k.to(s.dtype),
+        log_decay.to(s.dtype).exp()[..., None],
+        bonus.to(s.dtype)[..., None],
+    )
     for i in range(r.shape[2]):
         new = k[:, :, i, :, None] * v[:, :, i, None, :]
         o[:, :, i] = scale * (r[:, :, i, :, None] * (s + bonus * new)).sum(-2)
@@ -63,13 +84,26 @@ def rwkv5_attention(
 
 
 def rwkv7_attention(
-    r: Tensor, k: Tensor, v: Tensor, erase: Tensor, write: Tensor, log_decay: Tensor, state: Tensor | None, scale: float
+    r: Tensor,
+    k: Tensor,
+    v: Tensor,
+    erase: Tensor,
+    write: Tensor,
+    log_decay: Tensor,
+    state: Tensor | None,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
     """S_i = diag(a_i) S_{i-1} - w_i^T (e_i S_{i-1}) + k_i^T v_i."""
     s, o = first_state(state, r, v, precision(r, k, v, state)), torch.zeros_like(v)
-    r, k, erase, write, decay = (x.to(s.dtype).unsqueeze(-1) for x in (r, k, erase, write, log_decay.to(s.dtype).exp()))
+    r, k, erase, write, decay = (
+        x.to(s.dtype).unsqueeze(-1) for x in (r, k, erase, write, log_decay.to(s.dtype).exp())
+    )
     for i in range(r.shape[2]):
         recalled = (erase[:, :, i] * s).sum(-2)
-        s = decay[:, :, i] * s - write[:, :, i] * recalled[:, :, None, :] + k[:, :, i] * v[:, :, i, None, :]
+        s = (
+            decay[:, :, i] * s
+            - write[:, :, i] * recalled[:, :, None, :]
+            + k[:, :, i] * v[:, :, i, None, :]
+        )
         o[:, :, i] = scale * (r[:, :, i] * s).sum(-2)
     return o, s

@@ -51,9 +51,17 @@ def rwkv4_attention(
 
         y, last = rwkv4_attention_triton(k, v, decay, bonus, gate, *(state or (None, None, None)))
         return y, Rwkv4State(last[0], last[1], last[2])
-    compute = torch_impl.rwkv4_attention_torch if chosen == "torch" else reference.rwkv4_attention_reference
+    compute = (
+        torch_impl.rwkv4_attention_torch
+        if chosen == "torch"
+        else reference.rwkv4_attention_reference
+    )
     wide = precision(*tensors)
-    begin = empty_state(*k.shape[1:], dtype=wide, device=k.device) if state is None else _finite(state, wide)
+    begin = (
+        empty_state(*k.shape[1:], dtype=wide, device=k.device)
+        if state is None
+        else _finite(state, wide)
+    )
     return compute(k, v, decay, bonus, begin, gate)
 
 
@@ -62,12 +70,28 @@ def _finite(state: Rwkv4State, wide: torch.dtype) -> Rwkv4State:
     return Rwkv4State(numerator, denominator, exponent.clamp(min=NOTHING))
 
 
-def _check(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: Rwkv4State | None, gate: Tensor | None) -> None:
+def _check(
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    bonus: Tensor,
+    state: Rwkv4State | None,
+    gate: Tensor | None,
+) -> None:
     if k.ndim != 3:
         raise ValueError(f"k must be (t, b, d), not of shape {tuple(k.shape)}")
     _, b, d = k.shape
     check_shapes(v=(v, k.shape), gate=(gate, k.shape), decay=(decay, (d,)), bonus=(bonus, (d,)))
-    check_shapes(**{f"the state's {name}": (part, (b, d)) for name, part in zip(Rwkv4State._fields, state or (), strict=state is not None)})
-    strange = [x.dtype for x in (k, v, gate, decay, bonus, *(state or ())) if x is not None and not x.is_floating_point()]
+    check_shapes(
+        **{
+            f"the state's {name}": (part, (b, d))
+            for name, part in zip(Rwkv4State._fields, state or (), strict=state is not None)
+        }
+    )
+    strange = [
+        x.dtype
+        for x in (k, v, gate, decay, bonus, *(state or ()))
+        if x is not None and not x.is_floating_point()
+    ]
     if strange:
         raise ValueError(f"rwkv4_attention takes floating-point tensors, not {strange[0]}")

@@ -28,7 +28,9 @@ class Rwkv4State(NamedTuple):
     exponent: Tensor
 
 
-def empty_state(b: int, d: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None) -> Rwkv4State:
+def empty_state(
+    b: int, d: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
+) -> Rwkv4State:
     """The state before the first token."""
     zeros = torch.zeros(b, d, dtype=dtype, device=device)
     return Rwkv4State(zeros, zeros.clone(), torch.full_like(zeros, NOTHING))
@@ -48,6 +50,10 @@ def rwkv4_attention_reference(
         outputs.append(y if gate is None else torch.sigmoid(gate[i]) * y)
         top = torch.maximum(exponent - decay, k[i])
         fading, arriving = torch.exp(exponent - decay - top), torch.exp(k[i] - top)
-        numerator, denominator, exponent = fading * numerator + arriving * v[i], fading * denominator + arriving, top
+        numerator, denominator, exponent = (
+            fading * numerator + arriving * v[i],
+            fading * denominator + arriving,
+            top,
+        )
     y = torch.stack(outputs).to(v.dtype) if outputs else torch.zeros_like(v)
     return y, Rwkv4State(numerator, denominator, exponent)

@@ -32,31 +32,53 @@ def rwkv4_attention_torch(
     narrow, wide = v.dtype, state.numerator.dtype
     if len(k) == 0:
         return torch.zeros_like(v), state
-    decay, bonus, state = decay.to(wide), bonus.to(wide), state._replace(exponent=state.exponent.detach())
-    size = max(LEAST_TOKENS, CHUNK_ELEMENTS // max(1, k[0].numel())) if k.device.type == "cpu" else len(k)
+    decay, bonus, state = (
+        decay.to(wide),
+        bonus.to(wide),
+        state._replace(exponent=state.exponent.detach()),
+    )
+    size = (
+        max(LEAST_TOKENS, CHUNK_ELEMENTS // max(1, k[0].numel()))
+        if k.device.type == "cpu"
+        else len(k)
+    )
     gates = torch.split(k if gate is None else gate, size)
     outputs = []
     with torch.autocast(k.device.type, enabled=False):
-        for some_k, some_v, some_gates in zip(torch.split(k, size), torch.split(v, size), gates, strict=True):
+        for some_k, some_v, some_gates in zip(
+            torch.split(k, size), torch.split(v, size), gates, strict=True
+        ):
             compute = _one_token if len(some_k) == 1 else _weighted_values
             wkv, state = compute(some_k.to(wide), some_v.to(wide), decay, bonus, state)
-            outputs.append((wkv if gate is None else torch.sigmoid(some_gates.to(wide)) * wkv).to(narrow))
+            outputs.append(
+                (wkv if gate is None else torch.sigmoid(some_gates.to(wide)) * wkv).to(narrow)
+            )
         return torch.cat(outputs) if len(outputs) > 1 else outputs[0], state
 
 
-def _one_token(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: Rwkv4State) -> tuple[Tensor, Rwkv4State]:
+def _one_token(
+    k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: Rwkv4State
+) -> tuple[Tensor, Rwkv4State]:
     """`_weighted_values` for t = 1: the formula, in few operations."""
     numerator, denominator, exponent = state
     now = bonus + k
     top = torch.maximum(exponent, now.detach())
     of_past, of_now = torch.exp(exponent - top), torch.exp(now - top)
-    wkv = torch.addcmul(of_now * v, of_past, numerator) / torch.addcmul(of_now, of_past, denominator)
+    wkv = torch.addcmul(of_now * v, of_past, numerator) / torch.addcmul(
+        of_now, of_past, denominator
+    )
     peak = torch.maximum(exponent - decay.detach(), k[0].detach())
     fading, arriving = torch.exp(exponent - peak - decay), torch.exp(k[0] - peak)
-    return wkv, Rwkv4State(torch.addcmul(arriving * v[0], fading, numerator), torch.addcmul(arriving, fading, denominator), peak)
+    return wkv, Rwkv4State(
+        torch.addcmul(arriving * v[0], fading, numerator),
+        torch.addcmul(arriving, fading, denominator),
+        peak,
+    )
 
 
-def _weighted_values(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: Rwkv4State) -> tuple[Tensor, Rwkv4State]:
+def _weighted_values(
+    k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: Rwkv4State
+) -> tuple[Tensor, Rwkv4State]:
     """wkv (t, b, d), and the state after it.
 
     All exponents are relative to the largest one, so at most 0 up to rounding; every result is a
@@ -66,12 +88,16 @@ def _weighted_values(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: 
     # Subtract the two maxima first: their accumulated rounding errors are then part of `fading`,
     # and cancel.
     fading, arriving = torch.exp(peaks[:-1] - peaks[1:] - decay), torch.exp(k - peaks[1:])
-    states = linear_scan_torch(fading.unsqueeze(1), torch.stack([arriving * v, arriving], dim=1), sums)
+    states = linear_scan_torch(
+        fading.unsqueeze(1), torch.stack([arriving * v, arriving], dim=1), sums
+    )
     past = torch.cat([sums.unsqueeze(0), states[:-1]])
     present = bonus + k
     top = torch.maximum(peaks[:-1], present.detach())
     of_past, of_present = torch.exp(peaks[:-1] - top), torch.exp(present - top)
-    wkv = torch.addcmul(of_present * v, of_past, past[:, 0]) / torch.addcmul(of_present, of_past, past[:, 1])
+    wkv = torch.addcmul(of_present * v, of_past, past[:, 0]) / torch.addcmul(
+        of_present, of_past, past[:, 1]
+    )
     # Copies: views would keep the states of all tokens.
     last = states[-1].clone()
     return wkv, Rwkv4State(last[0], last[1], peaks[-1].clone())

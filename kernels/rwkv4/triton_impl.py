@@ -31,7 +31,9 @@ STEPS = tl.constexpr(4)
 def _four_tokens(ptr, stride, first, channels, has_channel):
     """The channels of the four tokens from `first` on, each token a vector."""
     tokens = first + tl.arange(0, STEPS).to(tl.int64)
-    tile = tl.load(ptr + (tokens * stride)[None, :] + channels[:, None], mask=has_channel[:, None], other=0.0)
+    tile = tl.load(
+        ptr + (tokens * stride)[None, :] + channels[:, None], mask=has_channel[:, None], other=0.0
+    )
     even, odd = tl.split(tl.reshape(tile, (channels.shape[0], 2, 2)))
     first_token, third = tl.split(even)
     second, fourth = tl.split(odd)
@@ -58,9 +60,11 @@ def _advance(numerator, denominator, exponent, k, v, gate, decay, bonus, HAS_GAT
 
 
 @triton.jit
-def weighted_values_kernel(k_ptr, v_ptr, gate_ptr, decay_ptr, bonus_ptr, numerator_ptr, denominator_ptr, exponent_ptr, y_ptr, last_ptr,
+def weighted_values_kernel(k_ptr, v_ptr, gate_ptr, decay_ptr, bonus_ptr, numerator_ptr,
+                           denominator_ptr, exponent_ptr, y_ptr, last_ptr,
                            t, b, d, k_t, k_b, v_t, v_b, gate_t, gate_b,
-                           HAS_STATE: tl.constexpr, HAS_GATE: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+                           HAS_STATE: tl.constexpr, HAS_GATE: tl.constexpr, BLOCK: tl.constexpr,
+                           STAGES: tl.constexpr):  # fmt: skip
     """One row and BLOCK channels. `k_t`, `k_b`: strides of time and row; states (b, d), last (3, b,
     d), y (t, b, d)."""
     num_blocks = tl.cdiv(d, BLOCK)
@@ -69,7 +73,10 @@ def weighted_values_kernel(k_ptr, v_ptr, gate_ptr, decay_ptr, bonus_ptr, numerat
     has_channel = channels < d
     decay = tl.load(decay_ptr + channels, mask=has_channel, other=0.0)
     bonus = tl.load(bonus_ptr + channels, mask=has_channel, other=0.0)
-    numerator, denominator = tl.zeros((BLOCK,), dtype=tl.float32), tl.zeros((BLOCK,), dtype=tl.float32)
+    numerator, denominator = (
+        tl.zeros((BLOCK,), dtype=tl.float32),
+        tl.zeros((BLOCK,), dtype=tl.float32),
+    )
     exponent = tl.full((BLOCK,), NOTHING, dtype=tl.float32)
     in_state = row * d + channels
     if HAS_STATE:
@@ -89,7 +96,9 @@ def weighted_values_kernel(k_ptr, v_ptr, gate_ptr, decay_ptr, bonus_ptr, numerat
         if HAS_GATE:
             gate = _four_tokens(gate_ptr, gate_t, first, channels, has_channel)
         for i in tl.static_range(STEPS):
-            numerator, denominator, exponent, y = _advance(numerator, denominator, exponent, k[i], v[i], gate[i], decay, bonus, HAS_GATE)
+            numerator, denominator, exponent, y = _advance(
+                numerator, denominator, exponent, k[i], v[i], gate[i], decay, bonus, HAS_GATE
+            )
             tl.store(y_ptr + (tl.cast(first, tl.int64) + i) * b * d, y, mask=has_channel)
     for single in tl.range(full, t):
         token = tl.cast(single, tl.int64)
@@ -98,7 +107,9 @@ def weighted_values_kernel(k_ptr, v_ptr, gate_ptr, decay_ptr, bonus_ptr, numerat
         gate = k
         if HAS_GATE:
             gate = tl.load(gate_ptr + token * gate_t + channels, mask=has_channel, other=0.0)
-        numerator, denominator, exponent, y = _advance(numerator, denominator, exponent, k, v, gate, decay, bonus, HAS_GATE)
+        numerator, denominator, exponent, y = _advance(
+            numerator, denominator, exponent, k, v, gate, decay, bonus, HAS_GATE
+        )
         tl.store(y_ptr + token * b * d, y, mask=has_channel)
     last_ptr += in_state
     size = tl.cast(b, tl.int64) * d
@@ -108,7 +119,9 @@ def weighted_values_kernel(k_ptr, v_ptr, gate_ptr, decay_ptr, bonus_ptr, numerat
 
 
 WALK = Launcher(
-    weighted_values_kernel, [triton.Config({"BLOCK": 32, "STAGES": stages}, num_warps=1) for stages in (5, 8)], ("d", "HAS_GATE")
+    weighted_values_kernel,
+    [triton.Config({"BLOCK": 32, "STAGES": stages}, num_warps=1) for stages in (5, 8)],
+    ("d", "HAS_GATE"),
 )
 
 
@@ -133,8 +146,15 @@ def rwkv4_attention_triton(
     kinds = {"HAS_STATE": numerator is not None, "HAS_GATE": gate is not None}
     k, v = inner_contiguous(k), inner_contiguous(v)
     gate = k if gate is None else inner_contiguous(gate)
-    strides = {f"{name}_{axis}": x.stride(i) for name, x in (("k", k), ("v", v), ("gate", gate)) for i, axis in enumerate("tb")}
-    state = (last if part is None else part.float().contiguous() for part in (numerator, denominator, exponent))
+    strides = {
+        f"{name}_{axis}": x.stride(i)
+        for name, x in (("k", k), ("v", v), ("gate", gate))
+        for i, axis in enumerate("tb")
+    }
+    state = (
+        last if part is None else part.float().contiguous()
+        for part in (numerator, denominator, exponent)
+    )
     WALK(
         lambda meta: (b * triton.cdiv(d, meta["BLOCK"]),),
         *(k, v, gate, decay.float().contiguous(), bonus.float().contiguous(), *state, y, last),

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.kernels.choice import Impl, check_shapes, choose
 from recallkit.kernels.selective_scan.reference import selective_scan_reference
-from recallkit.kernels.selective_scan.torch_impl import selective_scan_step_torch, selective_scan_torch
+from recallkit.kernels.selective_scan.torch_impl import (
+    selective_scan_step_torch,
+    selective_scan_torch,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,7 +103,9 @@ def _run(
         raise ValueError(f"x (..., b, d) and rates (d, n) do not fit: {shapes}")
     (t, b, d), n = x.shape, rates.shape[1]
     check_shapes(dt=(dt, (t, b, d)), write=(write, (t, b, n)), read=(read, (t, b, n)))
-    check_shapes(state=(start, (b, n, d)), skip=(skip, (d,)), gate=(gate, (t, b, d)), dt_bias=(dt_bias, (d,)))
+    check_shapes(
+        state=(start, (b, n, d)), skip=(skip, (d,)), gate=(gate, (t, b, d)), dt_bias=(dt_bias, (d,))
+    )
     wide = f"a channel's state has {n} entries, more than {MOST_STATE}" if n > MOST_STATE else None
     chosen = choose(op, impl, *inputs, unsupported=wide)
     if chosen == "triton":
@@ -108,5 +113,7 @@ def _run(
 
         y, last = selective_scan_triton(*inputs, dt_softplus)
         return y, last
-    run: Callable[..., tuple[Tensor, Tensor]] = selective_scan_reference if chosen == "reference" else in_torch
+    run: Callable[..., tuple[Tensor, Tensor]] = (
+        selective_scan_reference if chosen == "reference" else in_torch
+    )
     return run(*inputs, dt_softplus)

@@ -29,7 +29,10 @@ def selective_scan_reference(
     h = dt.new_zeros(b, d, rates.shape[1]) if start is None else start.transpose(1, 2)
     outputs = []
     for i in range(t):
-        h = torch.exp(dt[i, :, :, None] * rates) * h + (dt[i] * x[i])[:, :, None] * write[i, :, None, :]
+        h = (
+            torch.exp(dt[i, :, :, None] * rates) * h
+            + (dt[i] * x[i])[:, :, None] * write[i, :, None, :]
+        )
         y = (h * read[i, :, None, :]).sum(-1)
         if skip is not None:
             y = y + skip * x[i]

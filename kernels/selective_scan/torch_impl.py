@@ -199,7 +199,9 @@ class _SelectiveScan(torch.autograd.Function):
                 grad[-1] += carried
                 recur_back(decay, grad)
                 carried = decay[0] * grad[0]
-                torch.bmm(_rows(grad_y[now]), _flat(states).transpose(1, 2), out=_rows(grad_read[now]))
+                torch.bmm(
+                    _rows(grad_y[now]), _flat(states).transpose(1, 2), out=_rows(grad_read[now])
+                )
                 torch.bmm(_rows(u[now]), _flat(grad).transpose(1, 2), out=_rows(grad_write[now]))
                 torch.bmm(_rows(write[now]), _flat(grad), out=_rows(grad_x[now]))
                 grad *= decay
@@ -247,7 +249,9 @@ class _Scan:
         dt = step_sizes(dt, self.dt_bias, self.dt_softplus)
         return x, dt.contiguous(), write.contiguous(), read.contiguous()
 
-    def run(self, state: Tensor, starts: Tensor | None = None) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    def run(
+        self, state: Tensor, starts: Tensor | None = None
+    ) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """The place, the x and the readouts (steps, b, d) of each piece.
 
         `state` advances; `starts` get it before each chunk.

@@ -80,11 +80,14 @@ def _read_out(h, x, read, gate, skip, HAS_SKIP: tl.constexpr, HAS_GATE: tl.const
 
 
 @triton.jit
-def scan_kernel(x_ptr, dt_ptr, rates_ptr, write_ptr, read_ptr, start_ptr, skip_ptr, gate_ptr, dt_bias_ptr, y_ptr, last_ptr,
+def scan_kernel(x_ptr, dt_ptr, rates_ptr, write_ptr, read_ptr, start_ptr, skip_ptr, gate_ptr,
+                dt_bias_ptr, y_ptr, last_ptr,
                 parts_ptr, sums_ptr, t, piece, pieces, d, n, rates_d, rates_n,
                 x_t, x_b, dt_t, dt_b, write_t, write_b, read_t, read_b, gate_t, gate_b, y_t, y_b,
-                HAS_START: tl.constexpr, HAS_SKIP: tl.constexpr, HAS_GATE: tl.constexpr, HAS_BIAS: tl.constexpr,
-                SOFTPLUS: tl.constexpr, FORM: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+                HAS_START: tl.constexpr, HAS_SKIP: tl.constexpr, HAS_GATE: tl.constexpr,
+                HAS_BIAS: tl.constexpr,
+                SOFTPLUS: tl.constexpr, FORM: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
+                STAGES: tl.constexpr):  # fmt: skip
     """One row, or a piece of one, and BLOCK channels. `x_t`, `x_b`: strides of time and row; start
     and last (b, n, d), rates (d, n).
 
@@ -116,12 +119,16 @@ def scan_kernel(x_ptr, dt_ptr, rates_ptr, write_ptr, read_ptr, start_ptr, skip_p
         sums_ptr += row * pieces * d
     h = tl.zeros((N, BLOCK), dtype=tl.float32)
     if HAS_START and FORM != "PART":
-        h = tl.load(tl.multiple_of(start_ptr + row * n * d + in_state, [1, 1]), mask=mask, other=0.0)
+        h = tl.load(
+            tl.multiple_of(start_ptr + row * n * d + in_state, [1, 1]), mask=mask, other=0.0
+        )
     if FORM == "REST":
         for earlier in tl.range(0, number, num_stages=STAGES):
             place = tl.cast(earlier, tl.int64)
             total = tl.load(sums_ptr + place * d + channels, mask=has_channel, other=0.0)
-            part = tl.load(tl.multiple_of(parts_ptr + place * n * d + in_state, [1, 1]), mask=mask, other=0.0)
+            part = tl.load(
+                tl.multiple_of(parts_ptr + place * n * d + in_state, [1, 1]), mask=mask, other=0.0
+            )
             h = tl.exp2(total[None, :] * rates) * h + part
     skip = tl.zeros((BLOCK,), dtype=tl.float32)
     if HAS_SKIP:
@@ -159,7 +166,9 @@ def scan_kernel(x_ptr, dt_ptr, rates_ptr, write_ptr, read_ptr, start_ptr, skip_p
                 # mask.
                 tl.store(out, y, mask=tl.where(first + i < t, has_channel, False))
     if FORM == "PART":
-        tl.store(tl.multiple_of(parts_ptr + number.to(tl.int64) * n * d + in_state, [1, 1]), h, mask=mask)
+        tl.store(
+            tl.multiple_of(parts_ptr + number.to(tl.int64) * n * d + in_state, [1, 1]), h, mask=mask
+        )
         tl.store(sums_ptr + number.to(tl.int64) * d + channels, sum_of_steps, mask=has_channel)
     else:
         last = tl.multiple_of(last_ptr + row * n * d + in_state, [1, 1])
@@ -225,22 +234,35 @@ def selective_scan_triton(
         rates = rates.T.contiguous().T
     x, dt, write, read = (inner_contiguous(text) for text in (x, dt, write, read))
     rates = rates.float()
-    kinds = {"HAS_START": start is not None, "HAS_SKIP": skip is not None, "HAS_GATE": gate is not None}
+    kinds = {
+        "HAS_START": start is not None,
+        "HAS_SKIP": skip is not None,
+        "HAS_GATE": gate is not None,
+    }
     kinds |= {"HAS_BIAS": dt_bias is not None, "SOFTPLUS": dt_softplus}
     gate = x if gate is None else inner_contiguous(gate)
     timed = {"x": x, "dt": dt, "write": write, "read": read, "gate": gate, "y": y}
-    strides = {f"{name}_{axis}": text.stride(place) for name, text in timed.items() for place, axis in enumerate("tb")}
+    strides = {
+        f"{name}_{axis}": text.stride(place)
+        for name, text in timed.items()
+        for place, axis in enumerate("tb")
+    }
     strides |= {"rates_d": rates.stride(0), "rates_n": rates.stride(1)}
-    start, skip, dt_bias = (last if part is None else part.float().contiguous() for part in (start, skip, dt_bias))
+    start, skip, dt_bias = (
+        last if part is None else part.float().contiguous() for part in (start, skip, dt_bias)
+    )
     piece = piece_length(t, b, d)
     pieces = triton.cdiv(t, piece) - 1 if t else 0
-    parts, sums = (last.new_empty(b, pieces, n, d), last.new_empty(b, pieces, d)) if pieces else (last, last)
+    parts, sums = (
+        (last.new_empty(b, pieces, n, d), last.new_empty(b, pieces, d)) if pieces else (last, last)
+    )
 
     def launch(form: str, programs: int) -> None:
         (SCAN if n <= LANE_STATE else WIDE_SCAN)(
             lambda meta: (b * programs * triton.cdiv(d, meta["BLOCK"]),),
             *(x, dt, rates, write, read, start, skip, gate, dt_bias, y, last, parts, sums),
-            config=config, t=t, piece=piece, pieces=pieces, d=d, n=n, N=triton.next_power_of_2(n), FORM=form, **strides, **kinds,
+            config=config, t=t, piece=piece, pieces=pieces, d=d, n=n, N=triton.next_power_of_2(n),
+            FORM=form, **strides, **kinds,
         )  # fmt: skip
 
     if pieces:

@@ -66,13 +66,26 @@ def _latest_inputs(u: Tensor, history: Tensor | None, length: int) -> Tensor:
     recent = u[:, u.shape[1] - length + missing :]
     if missing == 0:
         return recent.to(dtype, copy=True, memory_format=torch.contiguous_format)
-    before = u.new_zeros(u.shape[0], missing, u.shape[2], dtype=dtype) if history is None else history[:, length - missing :]
+    before = (
+        u.new_zeros(u.shape[0], missing, u.shape[2], dtype=dtype)
+        if history is None
+        else history[:, length - missing :]
+    )
     return torch.cat([before, recent.to(dtype)], dim=1)
 
 
-def _check(u: Tensor, taps: Tensor, bias: Tensor | None, history: Tensor | None, activation: str | None, gate: Tensor | None) -> None:
+def _check(
+    u: Tensor,
+    taps: Tensor,
+    bias: Tensor | None,
+    history: Tensor | None,
+    activation: str | None,
+    gate: Tensor | None,
+) -> None:
     if u.ndim != 3 or taps.ndim != 2 or taps.shape[0] != u.shape[2] or taps.shape[1] == 0:
-        raise ValueError(f"u (b, t, c) and taps (c, k) do not fit: {tuple(u.shape)}, {tuple(taps.shape)}")
+        raise ValueError(
+            f"u (b, t, c) and taps (c, k) do not fit: {tuple(u.shape)}, {tuple(taps.shape)}"
+        )
     (b, t, c), k = u.shape, taps.shape[1]
     check_shapes(bias=(bias, (c,)), history=(history, (b, k - 1, c)), gate=(gate, (b, t, c)))
     if activation not in (None, "silu"):

@@ -12,13 +12,22 @@ if TYPE_CHECKING:
 
 
 def short_conv_reference(
-    u: Tensor, taps: Tensor, bias: Tensor | None, history: Tensor | None, activation: str | None, gate: Tensor | None
+    u: Tensor,
+    taps: Tensor,
+    bias: Tensor | None,
+    history: Tensor | None,
+    activation: str | None,
+    gate: Tensor | None,
 ) -> Tensor:
     """Shapes as in `short_conv` -> y alone."""
     (b, t, c), k = u.shape, taps.shape[1]
     before = u.new_zeros(b, k - 1, c) if history is None else history
     inputs = torch.cat([before, u], dim=1)
-    y = torch.zeros_like(u, memory_format=torch.contiguous_format) if bias is None else bias.expand(b, t, c)
+    y = (
+        torch.zeros_like(u, memory_format=torch.contiguous_format)
+        if bias is None
+        else bias.expand(b, t, c)
+    )
     for place in range(k):
         y = y + taps[:, place] * inputs[:, place : place + t]
     if activation == "silu":

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 
 def short_conv_torch(
-    u: Tensor, taps: Tensor, bias: Tensor | None, history: Tensor | None, activation: str | None, gate: Tensor | None
+    u: Tensor,
+    taps: Tensor,
+    bias: Tensor | None,
+    history: Tensor | None,
+    activation: str | None,
+    gate: Tensor | None,
 ) -> Tensor:
     """Shapes as in `short_conv` -> y alone."""
     wide = torch.float32
@@ -39,7 +44,11 @@ def short_conv_torch(
 def _single(u: Tensor, taps: Tensor, bias: Tensor | None, history: Tensor | None) -> Tensor:
     """The output of a single input as one sum, which is cheaper than a multiply-add for each
     tap."""
-    y = u * taps[-1] if history is None else (torch.cat([history, u], dim=1) * taps).sum(1, keepdim=True)
+    y = (
+        u * taps[-1]
+        if history is None
+        else (torch.cat([history, u], dim=1) * taps).sum(1, keepdim=True)
+    )
     return y if bias is None else y + bias
 
 
@@ -48,7 +57,9 @@ class _ShortConv(torch.autograd.Function):
     copy a gradient for each tap."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, taps: Tensor, bias: Tensor | None, history: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, u: Tensor, taps: Tensor, bias: Tensor | None, history: Tensor | None
+    ) -> Tensor:
         ctx.save_for_backward(u, taps, history)
         ctx.has_bias = bias is not None
         y = u * taps[-1] if bias is None else torch.addcmul(bias, u, taps[-1])

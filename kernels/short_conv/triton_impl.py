@@ -19,7 +19,8 @@ from recallkit.kernels.launch import Launcher
 @triton.jit
 def conv_kernel(u_ptr, taps_ptr, bias_ptr, history_ptr, gate_ptr, y_ptr, latest_ptr,
                 t, c, taps_c, taps_k, u_b, u_t, gate_b, gate_t, y_b, y_t,
-                K: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_HISTORY: tl.constexpr, SILU: tl.constexpr, HAS_GATE: tl.constexpr,
+                K: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_HISTORY: tl.constexpr,
+                SILU: tl.constexpr, HAS_GATE: tl.constexpr,
                 TIMES: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """TIMES outputs of BLOCK channels, and with a row's last ones its latest inputs. `u_b`, `u_t`:
     strides; history (b, K - 1, c)."""
@@ -35,7 +36,9 @@ def conv_kernel(u_ptr, taps_ptr, bias_ptr, history_ptr, gate_ptr, y_ptr, latest_
     latest_ptr += row * (K - 1) * c
     taps = ()  # Triton supports concatenation of tuples, but not unpacking in them.
     for place in tl.static_range(K):
-        tap = tl.load(taps_ptr + channels * taps_c + place * taps_k, mask=has, other=0.0).to(tl.float32)
+        tap = tl.load(taps_ptr + channels * taps_c + place * taps_k, mask=has, other=0.0).to(
+            tl.float32
+        )
         taps = taps + (tap,)  # type: ignore[assignment]  # noqa: RUF005
     bias = tl.zeros((BLOCK,), dtype=tl.float32)
     if HAS_BIAS:
@@ -45,7 +48,9 @@ def conv_kernel(u_ptr, taps_ptr, bias_ptr, history_ptr, gate_ptr, y_ptr, latest_
         time = tile * TIMES + i - (K - 1)
         # Triton 3.9 interprets `has & (a scalar)` as integers, which are not a mask.
         there = tl.where((time >= 0) & (time < t), has, False)
-        value = tl.load(u_ptr + tl.cast(time, tl.int64) * u_t + channels, mask=there, other=0.0).to(tl.float32)
+        value = tl.load(u_ptr + tl.cast(time, tl.int64) * u_t + channels, mask=there, other=0.0).to(
+            tl.float32
+        )
         if HAS_HISTORY and i < K - 1:
             older = history_ptr + (time + K - 1) * c + channels
             value += tl.load(older, mask=tl.where(time < 0, has, False), other=0.0).to(tl.float32)
@@ -60,7 +65,11 @@ def conv_kernel(u_ptr, taps_ptr, bias_ptr, history_ptr, gate_ptr, y_ptr, latest_
         if HAS_GATE:
             gate = gate_ptr + tl.cast(time, tl.int64) * gate_t + channels
             acc *= tl.load(gate, mask=tl.where(time < t, has, False), other=0.0).to(tl.float32)
-        tl.store(y_ptr + tl.cast(time, tl.int64) * y_t + channels, acc, mask=tl.where(time < t, has, False))
+        tl.store(
+            y_ptr + tl.cast(time, tl.int64) * y_t + channels,
+            acc,
+            mask=tl.where(time < t, has, False),
+        )
     if tile == num_tiles - 1:
         for place in tl.static_range(K - 1):
             latest = t - (K - 1) + place
@@ -68,7 +77,9 @@ def conv_kernel(u_ptr, taps_ptr, bias_ptr, history_ptr, gate_ptr, y_ptr, latest_
             entry = tl.load(newer, mask=tl.where(latest >= 0, has, False), other=0.0).to(tl.float32)
             if HAS_HISTORY:
                 before = history_ptr + (latest + K - 1) * c + channels
-                entry += tl.load(before, mask=tl.where(latest < 0, has, False), other=0.0).to(tl.float32)
+                entry += tl.load(before, mask=tl.where(latest < 0, has, False), other=0.0).to(
+                    tl.float32
+                )
             tl.store(latest_ptr + place * c + channels, entry, mask=has)
 
 
@@ -83,7 +94,13 @@ STEP = Launcher(conv_kernel, [_config(1, 128, 1)], ("c", "K"))
 
 @torch.library.custom_op("recallkit::short_conv", mutates_args=())
 def short_conv_triton(
-    u: Tensor, taps: Tensor, bias: Tensor | None, history: Tensor | None, silu: bool, gate: Tensor | None, config: int | None = None
+    u: Tensor,
+    taps: Tensor,
+    bias: Tensor | None,
+    history: Tensor | None,
+    silu: bool,
+    gate: Tensor | None,
+    config: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Shapes as in `short_conv` -> y and the new history. `config`: which configuration of the
     tiles, see `Launcher`."""
@@ -98,12 +115,28 @@ def short_conv_triton(
         taps = taps.T.contiguous().T
     u = u if u.stride(2) == 1 else u.contiguous()
     gated = u if gate is None else gate if gate.stride(2) == 1 else gate.contiguous()
-    strides = {"taps_c": taps.stride(0), "taps_k": taps.stride(1), "u_b": u.stride(0), "u_t": u.stride(1)}
-    strides |= {"gate_b": gated.stride(0), "gate_t": gated.stride(1), "y_b": y.stride(0), "y_t": y.stride(1)}
-    kinds = {"HAS_BIAS": bias is not None, "HAS_HISTORY": history is not None and k > 1, "SILU": silu, "HAS_GATE": gate is not None}
+    strides = {
+        "taps_c": taps.stride(0),
+        "taps_k": taps.stride(1),
+        "u_b": u.stride(0),
+        "u_t": u.stride(1),
+    }
+    strides |= {
+        "gate_b": gated.stride(0),
+        "gate_t": gated.stride(1),
+        "y_b": y.stride(0),
+        "y_t": y.stride(1),
+    }
+    kinds = {
+        "HAS_BIAS": bias is not None,
+        "HAS_HISTORY": history is not None and k > 1,
+        "SILU": silu,
+        "HAS_GATE": gate is not None,
+    }
     (STEP if step else HALF_TILES if u.element_size() == 2 else FLOAT_TILES)(
         lambda meta: (b * max(1, triton.cdiv(t, meta["TIMES"])) * triton.cdiv(c, meta["BLOCK"]),),
-        *(u, taps, taps if bias is None else bias.contiguous(), latest if history is None else history.contiguous(), gated, y, latest),
+        *(u, taps, taps if bias is None else bias.contiguous(),
+        latest if history is None else history.contiguous(), gated, y, latest),
         config=config, t=t, c=c, K=k, **strides, **kinds,
     )  # fmt: skip
     return y, latest
@@ -111,7 +144,13 @@ def short_conv_triton(
 
 @short_conv_triton.register_fake
 def _(
-    u: Tensor, taps: Tensor, bias: Tensor | None, history: Tensor | None, silu: bool, gate: Tensor | None, config: int | None = None
+    u: Tensor,
+    taps: Tensor,
+    bias: Tensor | None,
+    history: Tensor | None,
+    silu: bool,
+    gate: Tensor | None,
+    config: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     return _empty_results(u, taps, history)
 

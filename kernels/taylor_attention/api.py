@@ -38,7 +38,14 @@ def taylor_attention(
 ) -> tuple[Tensor, TaylorState]: ...
 @overload
 def taylor_attention(
-    q: Tensor, k: Tensor, v: Tensor, state: TaylorState | None = None, *, eps: float = ..., impl: Impl = ..., final_state: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: TaylorState | None = None,
+    *,
+    eps: float = ...,
+    impl: Impl = ...,
+    final_state: bool,
 ) -> tuple[Tensor, TaylorState | None]: ...
 def taylor_attention(
     q: Tensor,
@@ -88,7 +95,11 @@ def taylor_attention_step(
 
         y, *after = taylor_attention_step_triton(q, k, v, *state, eps)
         return y, TaylorState(*after)
-    compute = torch_impl.taylor_attention_step_torch if chosen == "torch" else reference.taylor_attention_step_reference
+    compute = (
+        torch_impl.taylor_attention_step_torch
+        if chosen == "torch"
+        else reference.taylor_attention_step_reference
+    )
     return compute(q, k, v, state, eps)
 
 
@@ -103,10 +114,18 @@ def _check(q: Tensor, k: Tensor, v: Tensor, state: TaylorState | None, *, axes: 
     if q.ndim != axes or q.shape != k.shape or v.shape[:-1] != q.shape[:-1] or not q.shape[-1]:
         raise ValueError(f"q, k {names} do not fit: {shapes}")
     if not v.dtype == q.dtype == k.dtype or not v.dtype.is_floating_point:
-        raise ValueError(f"q, k and v must have one floating type, not {q.dtype}, {k.dtype}, {v.dtype}")
+        raise ValueError(
+            f"q, k and v must have one floating type, not {q.dtype}, {k.dtype}, {v.dtype}"
+        )
     if state is None:
         return
-    shape, dtype = (*q.shape[:2], num_taylor_features(q.shape[-1])), torch.promote_types(v.dtype, torch.float32)
+    shape, dtype = (
+        (*q.shape[:2], num_taylor_features(q.shape[-1])),
+        torch.promote_types(v.dtype, torch.float32),
+    )
     for name, x, wanted in (("kv", state.kv, (*shape, v.shape[-1])), ("k", state.k, shape)):
         if x.shape != wanted or x.dtype != dtype:
-            raise ValueError(f"the state's {name} must be {dtype} of shape {wanted}, not {x.dtype} of {tuple(x.shape)}")
+            raise ValueError(
+                f"the state's {name} must be {dtype} of shape {wanted}, not {x.dtype} of "
+                f"{tuple(x.shape)}"
+            )

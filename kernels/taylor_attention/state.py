@@ -60,4 +60,6 @@ def zero_state(q: Tensor, v: Tensor) -> TaylorState:
     """The state before the first token, of q (b, h, ..., f) and v (b, h, ..., v)."""
     shape = (*v.shape[:2], num_taylor_features(q.shape[-1]))
     dtype = torch.promote_types(v.dtype, torch.float32)
-    return TaylorState(v.new_zeros(*shape, v.shape[-1], dtype=dtype), v.new_zeros(shape, dtype=dtype))
+    return TaylorState(
+        v.new_zeros(*shape, v.shape[-1], dtype=dtype), v.new_zeros(shape, dtype=dtype)
+    )

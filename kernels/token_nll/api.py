@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-def token_nll(hidden: Tensor, weight: Tensor, targets: Tensor, *, bias: Tensor | None = None, impl: Impl = "auto") -> TokenNll:
+def token_nll(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    bias: Tensor | None = None,
+    impl: Impl = "auto",
+) -> TokenNll:
     """NLL, argmax and rank of `targets` under the linear layer (`weight`, `bias`) applied to
     `hidden`. Nothing is differentiated.
 
@@ -34,10 +41,16 @@ def token_nll(hidden: Tensor, weight: Tensor, targets: Tensor, *, bias: Tensor |
     at least vocab gives NaN.
     """
     _check(hidden, weight, targets, bias)
-    mixed = None if hidden.dtype == weight.dtype else f"hidden is {hidden.dtype} and weight {weight.dtype}"
+    mixed = (
+        None
+        if hidden.dtype == weight.dtype
+        else f"hidden is {hidden.dtype} and weight {weight.dtype}"
+    )
     wide = None if hidden.dtype in _HALVES else "products in full precision are faster in PyTorch"
     with torch.no_grad():
-        chosen = choose("token_nll", impl, hidden, weight, targets, bias, unsupported=mixed, slower=wide)
+        chosen = choose(
+            "token_nll", impl, hidden, weight, targets, bias, unsupported=mixed, slower=wide
+        )
         if chosen == "triton":
             from recallkit.kernels.token_nll.triton_impl import token_nll_triton
 
@@ -56,11 +69,22 @@ def logits_nll(logits: Tensor, targets: Tensor) -> TokenNll:
 
 def _check(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None) -> None:
     if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[1] != weight.shape[1]:
-        raise ValueError(f"hidden (n, d) and weight (vocab, d) do not fit: {tuple(hidden.shape)}, {tuple(weight.shape)}")
+        raise ValueError(
+            f"hidden (n, d) and weight (vocab, d) do not fit: {tuple(hidden.shape)}, "
+            f"{tuple(weight.shape)}"
+        )
     if targets.shape != hidden.shape[:1] or targets.dtype.is_floating_point:
-        raise ValueError(f"targets must be integers of shape ({hidden.shape[0]},), not {targets.dtype} of {tuple(targets.shape)}")
+        raise ValueError(
+            f"targets must be integers of shape ({hidden.shape[0]},), not {targets.dtype} of "
+            f"{tuple(targets.shape)}"
+        )
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"bias must have shape ({weight.shape[0]},), not {tuple(bias.shape)}")
     # On a GPU, checking would synchronise with it.
-    if targets.device.type == "cpu" and len(targets) and not torch.compiler.is_compiling() and int(targets.max()) >= len(weight):
+    if (
+        targets.device.type == "cpu"
+        and len(targets)
+        and not torch.compiler.is_compiling()
+        and int(targets.max()) >= len(weight)
+    ):
         raise ValueError(f"target {int(targets.max())} is not in a vocabulary of {len(weight)}")

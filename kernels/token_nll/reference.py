@@ -18,7 +18,9 @@ class TokenNll(NamedTuple):
     rank: Tensor  # int64, 0 = best
 
 
-def token_nll_reference(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None) -> TokenNll:
+def token_nll_reference(
+    hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None
+) -> TokenNll:
     """Shapes as in `token_nll`."""
     logits = hidden.double() @ weight.double().T
     if bias is not None:

@@ -32,7 +32,9 @@ padded to this number."""
 
 
 @torch.no_grad()
-def token_nll_torch(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None) -> TokenNll:
+def token_nll_torch(
+    hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None
+) -> TokenNll:
     """Shapes as in `token_nll`. In float64 where an input is. A row's result does not depend on the
     other rows."""
     precision = _precision(hidden.dtype, weight.dtype)
@@ -45,7 +47,10 @@ def token_nll_torch(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tenso
         _fill_target_logits(tally, wide_hidden, weight, bias)
     for number, columns in enumerate(tally.columns):
         # One block at a time: all of a large half-precision head in float32 would take gigabytes.
-        part, offset = weight[columns].to(operands), None if bias is None else bias[columns].to(precision)
+        part, offset = (
+            weight[columns].to(operands),
+            None if bias is None else bias[columns].to(precision),
+        )
         for rows in tally.rows:
             tile = tally.tile(rows, columns)
             _multiply(wide_hidden[rows], part, offset, out=tile)
@@ -76,10 +81,14 @@ class _Tally:
         self.targets = targets
         empty = targets.new_empty
         self.target_logits = empty(num_rows, dtype=precision)
-        self.largest, self.log_sum, self.num_ahead = empty((3, len(self.columns), num_rows), dtype=precision)
+        self.largest, self.log_sum, self.num_ahead = empty(
+            (3, len(self.columns), num_rows), dtype=precision
+        )
         self.best = torch.full_like(self.target_logits, -math.inf)
         self.argmax = torch.zeros_like(targets)
-        size = max(math.prod(_shape(rows, columns)) for rows in self.rows for columns in self.columns)
+        size = max(
+            math.prod(_shape(rows, columns)) for rows in self.rows for columns in self.columns
+        )
         self._logits = empty(size, dtype=precision)
         self._scratch = empty(0 if targets.is_cuda else size, dtype=precision)
 
@@ -103,7 +112,9 @@ class _Tally:
         torch.sum(torch.gt(logits, target, out=scratch), 1, out=self.num_ahead[number, rows])
         # The largest log-probability is minus the log of the sum relative to the maximum: one pass,
         # without slow denormal exponentials.
-        torch.amax(torch.log_softmax(logits, 1, out=scratch), 1, out=self.log_sum[number, rows]).neg_()
+        torch.amax(
+            torch.log_softmax(logits, 1, out=scratch), 1, out=self.log_sum[number, rows]
+        ).neg_()
 
     def _settle_targets(self, rows: slice, columns: slice, logits: Tensor) -> None:
         """Overwrites the targets' logits in the tile with those that are compared with, equal to
@@ -136,7 +147,9 @@ class _Tally:
         ahead = (self.largest.double() - self.target_logits) + self.log_sum
         ahead = torch.where(self.largest.isneginf(), -math.inf, ahead)
         nll = torch.logsumexp(ahead, dim=0).float()
-        return TokenNll(nll[:num_rows], self.argmax[:num_rows], self.num_ahead.sum(0).long()[:num_rows])
+        return TokenNll(
+            nll[:num_rows], self.argmax[:num_rows], self.num_ahead.sum(0).long()[:num_rows]
+        )
 
 
 def _first_place(rows: Tensor, largest: Tensor) -> Tensor:
@@ -192,7 +205,9 @@ def _tile_shape(device: torch.device, vocab: int) -> tuple[int, int]:
 def _pieces(total: int, most: int) -> list[slice]:
     """The fewest blocks of at most `most`, of nearly equal length."""
     number = max(1, -(-total // most))
-    return list(itertools.starmap(slice, itertools.pairwise(total * i // number for i in range(number + 1))))
+    return list(
+        itertools.starmap(slice, itertools.pairwise(total * i // number for i in range(number + 1)))
+    )
 
 
 def _shape(rows: slice, columns: slice) -> tuple[int, int]:

@@ -32,7 +32,8 @@ several parts."""
 
 @triton.jit
 def _product(hidden_ptr, weight_ptr, rows, columns, n, num_columns, d, hidden_stride, weight_stride,
-             DOT: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
+             DOT: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+             BLOCK_K: tl.constexpr):  # fmt: skip
     """hidden[rows] W[columns]^T in float32 (BLOCK_M, BLOCK_N); `num_columns`: entries beyond it are
     read as zero."""
     inner = tl.arange(0, BLOCK_K)
@@ -42,7 +43,10 @@ def _product(hidden_ptr, weight_ptr, rows, columns, n, num_columns, d, hidden_st
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for start in range(0, d, BLOCK_K):
         if EVEN:
-            a, b = tl.load(left, mask=has_row, other=0.0), tl.load(right, mask=has_column, other=0.0)
+            a, b = (
+                tl.load(left, mask=has_row, other=0.0),
+                tl.load(right, mask=has_column, other=0.0),
+            )
         else:
             within = start + inner < d
             a = tl.load(left, mask=has_row & within[None, :], other=0.0)
@@ -54,14 +58,28 @@ def _product(hidden_ptr, weight_ptr, rows, columns, n, num_columns, d, hidden_st
 
 
 @triton.jit
-def target_logits_kernel(hidden_ptr, weight_ptr, bias_ptr, targets_ptr, target_logits_ptr, n, vocab, d, hidden_stride, weight_stride,
+def target_logits_kernel(hidden_ptr, weight_ptr, bias_ptr, targets_ptr, target_logits_ptr, n,
+                         vocab, d, hidden_stride, weight_stride,
                          HAS_BIAS: tl.constexpr, DOT: tl.constexpr, EVEN: tl.constexpr,
                          BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
     """The targets' logits (n,), zeros where a target is not in the vocabulary."""
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     targets = tl.load(targets_ptr + rows, mask=rows < n, other=-1)
     square = _product(
-        hidden_ptr, weight_ptr, rows, targets, n, vocab, d, hidden_stride, weight_stride, DOT, EVEN, BLOCK_M, BLOCK_M, BLOCK_K
+        hidden_ptr,
+        weight_ptr,
+        rows,
+        targets,
+        n,
+        vocab,
+        d,
+        hidden_stride,
+        weight_stride,
+        DOT,
+        EVEN,
+        BLOCK_M,
+        BLOCK_M,
+        BLOCK_K,
     )
     places = tl.arange(0, BLOCK_M)
     logits = tl.sum(tl.where(places[:, None] == places[None, :], square, 0.0), axis=1)
@@ -72,9 +90,12 @@ def target_logits_kernel(hidden_ptr, weight_ptr, bias_ptr, targets_ptr, target_l
 
 
 @triton.jit
-def tile_kernel(hidden_ptr, weight_ptr, bias_ptr, targets_ptr, target_logits_ptr, largest_ptr, sum_ptr, argmax_ptr, ahead_ptr,
-                n, vocab, d, hidden_stride, weight_stride, HAS_BIAS: tl.constexpr, DOT: tl.constexpr, EVEN: tl.constexpr,
-                BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr):  # fmt: skip
+def tile_kernel(hidden_ptr, weight_ptr, bias_ptr, targets_ptr, target_logits_ptr, largest_ptr,
+                sum_ptr, argmax_ptr, ahead_ptr,
+                n, vocab, d, hidden_stride, weight_stride, HAS_BIAS: tl.constexpr,
+                DOT: tl.constexpr, EVEN: tl.constexpr,
+                BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+                GROUP: tl.constexpr):  # fmt: skip
     """One tile of logits, reduced: largest, sum, argmax, ahead are (tiles, n). Neighbouring
     programs share rows of W in the cache."""
     num_row_tiles, num_tiles = tl.cdiv(n, BLOCK_M), tl.cdiv(vocab, BLOCK_N)
@@ -85,10 +106,25 @@ def tile_kernel(hidden_ptr, weight_ptr, bias_ptr, targets_ptr, target_logits_ptr
     rows = (group * GROUP + place % height) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     logits = _product(
-        hidden_ptr, weight_ptr, rows, columns, n, vocab, d, hidden_stride, weight_stride, DOT, EVEN, BLOCK_M, BLOCK_N, BLOCK_K
+        hidden_ptr,
+        weight_ptr,
+        rows,
+        columns,
+        n,
+        vocab,
+        d,
+        hidden_stride,
+        weight_stride,
+        DOT,
+        EVEN,
+        BLOCK_M,
+        BLOCK_N,
+        BLOCK_K,
     )
     if HAS_BIAS:
-        logits += tl.load(bias_ptr + columns, mask=columns < vocab, other=0.0).to(tl.float32)[None, :]
+        logits += tl.load(bias_ptr + columns, mask=columns < vocab, other=0.0).to(tl.float32)[
+            None, :
+        ]
     logits = tl.where((columns < vocab)[None, :], logits, -float("inf"))
     targets = tl.load(targets_ptr + rows, mask=rows < n, other=-1)
     target_logits = tl.load(target_logits_ptr + rows, mask=rows < n, other=0.0)
@@ -97,7 +133,9 @@ def tile_kernel(hidden_ptr, weight_ptr, bias_ptr, targets_ptr, target_logits_ptr
     # The index is found afterwards: a maximum of pairs of logit and index needs more registers than
     # there are.
     largest = tl.max(logits, axis=1)
-    first = tl.min(tl.where(logits == largest[:, None], tl.arange(0, BLOCK_N)[None, :], BLOCK_N), axis=1)
+    first = tl.min(
+        tl.where(logits == largest[:, None], tl.arange(0, BLOCK_N)[None, :], BLOCK_N), axis=1
+    )
     finite = tl.where(largest == -float("inf"), 0.0, largest)
     total = tl.sum(tl.exp(logits - finite[:, None]), axis=1)
     ahead = tl.sum((logits > target_logits[:, None]).to(tl.int32), axis=1)
@@ -109,7 +147,8 @@ def tile_kernel(hidden_ptr, weight_ptr, bias_ptr, targets_ptr, target_logits_ptr
 
 
 @triton.jit
-def combine_kernel(largest_ptr, sum_ptr, argmax_ptr, ahead_ptr, targets_ptr, target_logits_ptr, nll_ptr, best_ptr, rank_ptr,
+def combine_kernel(largest_ptr, sum_ptr, argmax_ptr, ahead_ptr, targets_ptr, target_logits_ptr,
+                   nll_ptr, best_ptr, rank_ptr,
                    n, vocab, num_tiles, BLOCK: tl.constexpr):  # fmt: skip
     """Combines the tiles of rows. Relative to the target's logit, the NLL is a log-sum-exp and not
     a difference of large numbers."""
@@ -147,12 +186,25 @@ def _config(rows: int, columns: int, inner: int, warps: int, stages: int) -> tri
 _KEY = ("vocab", "d")
 HALF_TILES = Launcher(
     tile_kernel,
-    [_config(rows, COLUMNS, 64, warps, stages) for rows, warps, stages in ((128, 8, 3), (128, 4, 3), (64, 4, 4), (256, 8, 3))],
+    [
+        _config(rows, COLUMNS, 64, warps, stages)
+        for rows, warps, stages in ((128, 8, 3), (128, 4, 3), (64, 4, 4), (256, 8, 3))
+    ],
     _KEY,
 )
-FLOAT_TILES = Launcher(tile_kernel, [_config(64, FLOAT_COLUMNS, 32, 8, 2), _config(32, FLOAT_COLUMNS, 32, 4, 2)], _KEY)
-TARGETS = Launcher(target_logits_kernel, [triton.Config({"BLOCK_M": 64, "BLOCK_K": 64}, num_warps=4, num_stages=3)], _KEY)
-FLOAT_TARGETS = Launcher(target_logits_kernel, [triton.Config({"BLOCK_M": 32, "BLOCK_K": 32}, num_warps=2, num_stages=2)], _KEY)
+FLOAT_TILES = Launcher(
+    tile_kernel, [_config(64, FLOAT_COLUMNS, 32, 8, 2), _config(32, FLOAT_COLUMNS, 32, 4, 2)], _KEY
+)
+TARGETS = Launcher(
+    target_logits_kernel,
+    [triton.Config({"BLOCK_M": 64, "BLOCK_K": 64}, num_warps=4, num_stages=3)],
+    _KEY,
+)
+FLOAT_TARGETS = Launcher(
+    target_logits_kernel,
+    [triton.Config({"BLOCK_M": 32, "BLOCK_K": 32}, num_warps=2, num_stages=2)],
+    _KEY,
+)
 COMBINE = Launcher(combine_kernel, [triton.Config({"BLOCK": 128}, num_warps=4)], ("vocab",))
 
 
@@ -170,23 +222,54 @@ def token_nll_triton(
     most_rows = max(128, MOST_PARTS // num_tiles // 128 * 128)
     for start in range(0, len(hidden), most_rows):
         rows = slice(start, start + most_rows)
-        _score(hidden[rows], weight, targets[rows], bias, num_tiles, tuple(result[rows] for result in results), config)
+        _score(
+            hidden[rows],
+            weight,
+            targets[rows],
+            bias,
+            num_tiles,
+            tuple(result[rows] for result in results),
+            config,
+        )
     return results
 
 
 def _score(
-    hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, num_tiles: int, results: tuple[Tensor, ...], config: int | None
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    bias: Tensor | None,
+    num_tiles: int,
+    results: tuple[Tensor, ...],
+    config: int | None,
 ) -> None:
     """Writes nll, argmax and rank of some rows into `results`."""
     (n, d), vocab = hidden.shape, weight.shape[0]
-    tiles, first = (HALF_TILES, TARGETS) if hidden.element_size() == 2 else (FLOAT_TILES, FLOAT_TARGETS)
+    tiles, first = (
+        (HALF_TILES, TARGETS) if hidden.element_size() == 2 else (FLOAT_TILES, FLOAT_TARGETS)
+    )
     target_logits = hidden.new_empty(n, dtype=torch.float32)
     largest, total = hidden.new_empty(2, num_tiles, n, dtype=torch.float32)
     argmax, ahead = hidden.new_empty(2, num_tiles, n, dtype=torch.int32)
-    sizes = {"n": n, "vocab": vocab, "d": d, "hidden_stride": hidden.stride(0), "weight_stride": weight.stride(0)}
+    sizes = {
+        "n": n,
+        "vocab": vocab,
+        "d": d,
+        "hidden_stride": hidden.stride(0),
+        "weight_stride": weight.stride(0),
+    }
     kinds = {"HAS_BIAS": bias is not None, "DOT": operand_type(hidden.dtype), "EVEN": d % 64 == 0}
     offset = target_logits if bias is None else bias
-    first(lambda meta: (triton.cdiv(n, meta["BLOCK_M"]),), hidden, weight, offset, targets, target_logits, **sizes, **kinds)
+    first(
+        lambda meta: (triton.cdiv(n, meta["BLOCK_M"]),),
+        hidden,
+        weight,
+        offset,
+        targets,
+        target_logits,
+        **sizes,
+        **kinds,
+    )
     tiles(
         lambda meta: (triton.cdiv(n, meta["BLOCK_M"]) * num_tiles,),
         *(hidden, weight, offset, targets, target_logits, largest, total, argmax, ahead),
@@ -200,10 +283,16 @@ def _score(
 
 
 @token_nll_triton.register_fake
-def _(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, config: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def _(
+    hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, config: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     return _empty_results(hidden)
 
 
 def _empty_results(hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     n = hidden.shape[0]
-    return hidden.new_empty(n, dtype=torch.float32), hidden.new_empty(n, dtype=torch.int64), hidden.new_empty(n, dtype=torch.int64)
+    return (
+        hidden.new_empty(n, dtype=torch.float32),
+        hidden.new_empty(n, dtype=torch.int64),
+        hidden.new_empty(n, dtype=torch.int64),
+    )

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from recallkit.kernels.window_attention.state import WindowState
 
 
-def window_attention(q: Tensor, k: Tensor, v: Tensor, window: int, *, impl: Impl = "auto") -> Tensor:
+def window_attention(
+    q: Tensor, k: Tensor, v: Tensor, window: int, *, impl: Impl = "auto"
+) -> Tensor:
     """Attention of a whole text from its first token on: q, k, v (b, h, t, k), q and k already
     rotated -> y (b, h, t, k).
 
@@ -35,13 +37,21 @@ def window_attention(q: Tensor, k: Tensor, v: Tensor, window: int, *, impl: Impl
     """
     check_alike(4, q=q, k=k, v=v)
     _check_window(window)
-    covered = "the window covers the text, which is causal attention" if q.shape[2] <= window else None
-    chosen = choose("window_attention", impl, q, k, v, unsupported=_flex_obstacle(q), slower=covered)
+    covered = (
+        "the window covers the text, which is causal attention" if q.shape[2] <= window else None
+    )
+    chosen = choose(
+        "window_attention", impl, q, k, v, unsupported=_flex_obstacle(q), slower=covered
+    )
     if chosen == "triton":
         from recallkit.kernels.window_attention.triton_impl import window_attention_triton
 
         return window_attention_triton(q, k, v, window)
-    return (torch_impl.window_attention_torch if chosen == "torch" else reference.window_attention_reference)(q, k, v, window)
+    return (
+        torch_impl.window_attention_torch
+        if chosen == "torch"
+        else reference.window_attention_reference
+    )(q, k, v, window)
 
 
 def window_attention_step(
@@ -83,23 +93,47 @@ def window_attention_step(
 def _flex_obstacle(q: Tensor) -> str | None:
     """Why `masked_attention` cannot run FlexAttention; None where it can."""
     if not q.is_cuda:
-        return "FlexAttention is compiled for CUDA only, and has no interpreter; on CPU use impl='torch'"
+        return (
+            "FlexAttention is compiled for CUDA only, and has no interpreter; on CPU use "
+            "impl='torch'"
+        )
     if q.shape[3] < 16 or 0 in q.shape:
-        return f"FlexAttention needs heads at least 16 wide, and at least one token, not {tuple(q.shape)}"
-    return "its table of blocks cannot be computed inside torch.compile" if torch.compiler.is_compiling() else None
+        return (
+            "FlexAttention needs heads at least 16 wide, and at least one token, not "
+            f"{tuple(q.shape)}"
+        )
+    return (
+        "its table of blocks cannot be computed inside torch.compile"
+        if torch.compiler.is_compiling()
+        else None
+    )
 
 
-def _check_step(q: Tensor, k: Tensor, v: Tensor, state: WindowState, rope_width: int, *, inplace: bool) -> None:
+def _check_step(
+    q: Tensor, k: Tensor, v: Tensor, state: WindowState, rope_width: int, *, inplace: bool
+) -> None:
     keys, values, seen = state
     check_alike(3, q=q, k=k, v=v)
     b, h, width = q.shape
-    if keys.ndim != 4 or keys.shape != values.shape or (*keys.shape[:2], keys.shape[3]) != (b, h, width):
-        raise ValueError(f"rings must be ({b}, {h}, window, {width}): keys {tuple(keys.shape)}, values {tuple(values.shape)}")
+    if (
+        keys.ndim != 4
+        or keys.shape != values.shape
+        or (*keys.shape[:2], keys.shape[3]) != (b, h, width)
+    ):
+        raise ValueError(
+            f"rings must be ({b}, {h}, window, {width}): keys {tuple(keys.shape)}, values "
+            f"{tuple(values.shape)}"
+        )
     _check_window(keys.shape[2])
     if not q.dtype == keys.dtype == values.dtype:
-        raise ValueError(f"the rings must be of the floating type of q, {q.dtype}, not {keys.dtype} and {values.dtype}")
+        raise ValueError(
+            f"the rings must be of the floating type of q, {q.dtype}, not {keys.dtype} and "
+            f"{values.dtype}"
+        )
     if seen.shape != (b,) or seen.dtype != torch.int64:
-        raise ValueError(f"seen must be int64 of shape ({b},), not {seen.dtype} of {tuple(seen.shape)}")
+        raise ValueError(
+            f"seen must be int64 of shape ({b},), not {seen.dtype} of {tuple(seen.shape)}"
+        )
     if not 0 <= rope_width <= width or rope_width % 2:
         raise ValueError(f"rope_width must be even and at most {width}, not {rope_width}")
     if inplace and not (keys.is_contiguous() and values.is_contiguous()):

@@ -24,7 +24,13 @@ def window_attention_reference(q: Tensor, k: Tensor, v: Tensor, window: int) -> 
 
 
 def step_reference(
-    q: Tensor, k: Tensor, v: Tensor, state: WindowState, rope_base: float, rope_width: int, inplace: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: WindowState,
+    rope_base: float,
+    rope_width: int,
+    inplace: bool,
 ) -> tuple[Tensor, WindowState]:
     """Shapes as in `window_attention_step`."""
     keys, values = (ring if inplace else ring.clone() for ring in state[:2])
@@ -40,7 +46,9 @@ def step_reference(
 
 def _attend(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """query (..., k), keys and values (..., n, k) -> (..., k)."""
-    weights = torch.softmax((keys * query.unsqueeze(-2)).sum(-1) / math.sqrt(query.shape[-1]), dim=-1)
+    weights = torch.softmax(
+        (keys * query.unsqueeze(-2)).sum(-1) / math.sqrt(query.shape[-1]), dim=-1
+    )
     return (weights.unsqueeze(-1) * values).sum(-2)
 
 

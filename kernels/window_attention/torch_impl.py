@@ -27,12 +27,20 @@ def window_attention_torch(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tens
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
     if t <= 2 * window:
         places = torch.arange(t, device=q.device)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=sees(places[:, None], places[None, :]))
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=sees(places[:, None], places[None, :])
+        )
     return attend_in_blocks(q, k, v, window, sees)
 
 
 def attend_in_blocks(
-    q: Tensor, k: Tensor, v: Tensor, width: int, sees: Callable[[Tensor, Tensor], Tensor], *, previous: bool = True
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    width: int,
+    sees: Callable[[Tensor, Tensor], Tensor],
+    *,
+    previous: bool = True,
 ) -> Tensor:
     """Attention where a query sees no key before its block of `width` tokens, or before the
     previous one; all (b, h, t, k).
@@ -54,7 +62,13 @@ def attend_in_blocks(
 
 
 def step_torch(
-    q: Tensor, k: Tensor, v: Tensor, state: WindowState, rope_base: float, rope_width: int, inplace: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: WindowState,
+    rope_base: float,
+    rope_width: int,
+    inplace: bool,
 ) -> tuple[Tensor, WindowState]:
     """Shapes as in `window_attention_step`."""
     seen = state.seen

@@ -46,8 +46,13 @@ def _cos_sin(phases):
     rest = ((rounded & (quarter - 1)) - quarter // 2) >> 30
     x = rest.to(tl.int32).to(tl.float32) * 3.6572951981080884e-10  # 2 pi / 2^34
     square = x * x
-    cos = 1 + square * (-1 / 2 + square * (1 / 24 + square * (-1 / 720 + square * (1 / 40320 - square * (1 / 3628800)))))
-    sin = x + x * square * (-1 / 6 + square * (1 / 120 + square * (-1 / 5040 + square * (1 / 362880))))
+    cos = 1 + square * (
+        -1 / 2
+        + square * (1 / 24 + square * (-1 / 720 + square * (1 / 40320 - square * (1 / 3628800))))
+    )
+    sin = x + x * square * (
+        -1 / 6 + square * (1 / 120 + square * (-1 / 5040 + square * (1 / 362880)))
+    )
     is_odd = (quarters & 1) == 1
     sign = tl.where(quarters >= 2, -1.0, 1.0)
     return tl.where(is_odd, -sin, cos) * sign, tl.where(is_odd, cos, sin) * sign
@@ -66,11 +71,14 @@ def _load_pairs(x_ptr, features, WIDTH: tl.constexpr, HALF: tl.constexpr):
 
 @triton.jit
 def _turned(x, partner, features, cos, sin, HALF: tl.constexpr):
-    return tl.where(features < 2 * HALF, x * cos + tl.where(features < HALF, -partner, partner) * sin, x)
+    return tl.where(
+        features < 2 * HALF, x * cos + tl.where(features < HALF, -partner, partner) * sin, x
+    )
 
 
 @triton.jit
-def _absorb(keys, values, places, mask, slots, new_keys_ptr, new_values_ptr, q, key, value, slot, position, largest, total, acc,
+def _absorb(keys, values, places, mask, slots, new_keys_ptr, new_values_ptr, q, key, value, slot,
+            position, largest, total, acc,
             WINDOW: tl.constexpr, INPLACE: tl.constexpr):  # fmt: skip
     """A tile of the rings with the new entries in their slot, written where rings are new, and
     added to the running softmax."""
@@ -90,9 +98,12 @@ def _absorb(keys, values, places, mask, slots, new_keys_ptr, new_values_ptr, q, 
 
 
 @triton.jit
-def step_kernel(q_ptr, k_ptr, v_ptr, keys_ptr, values_ptr, seen_ptr, turns_ptr, y_ptr, new_keys_ptr, new_values_ptr, new_seen_ptr,
-                num_heads, q_row, q_head, k_row, k_head, v_row, v_head, scale, WINDOW: tl.constexpr, WIDTH: tl.constexpr,
-                HALF: tl.constexpr, INPLACE: tl.constexpr, BLOCK_K: tl.constexpr, MOST_SLOTS: tl.constexpr, TILE: tl.constexpr,
+def step_kernel(q_ptr, k_ptr, v_ptr, keys_ptr, values_ptr, seen_ptr, turns_ptr, y_ptr,
+                new_keys_ptr, new_values_ptr, new_seen_ptr,
+                num_heads, q_row, q_head, k_row, k_head, v_row, v_head, scale,
+                WINDOW: tl.constexpr, WIDTH: tl.constexpr,
+                HALF: tl.constexpr, INPLACE: tl.constexpr, BLOCK_K: tl.constexpr,
+                MOST_SLOTS: tl.constexpr, TILE: tl.constexpr,
                 ):  # fmt: skip
     """One head of one row. `turns_ptr`: see `_turns`, (HALF,); INPLACE: new rings are the old
     ones."""
@@ -122,12 +133,17 @@ def step_kernel(q_ptr, k_ptr, v_ptr, keys_ptr, values_ptr, seen_ptr, turns_ptr, 
     slot = (position % WINDOW).to(tl.int32)
     if HALF > 0:
         cos, sin = _cos_sin(position * turns)
-        q, key = _turned(q, q_partner, features, cos, sin, HALF), _turned(key, key_partner, features, cos, sin, HALF)
+        q, key = (
+            _turned(q, q_partner, features, cos, sin, HALF),
+            _turned(key, key_partner, features, cos, sin, HALF),
+        )
     q *= scale
     key = key.to(keys_ptr.dtype.element_ty)  # rounded as later queries will read it
     largest, total, acc = _absorb(
-        first_keys, first_values, first_places, first_mask, first_slots, new_keys_ptr, new_values_ptr,
-        q, key, value, slot, position, -float("inf"), 0.0, tl.zeros((BLOCK_K,), tl.float32), WINDOW, INPLACE,
+        first_keys, first_values, first_places, first_mask, first_slots, new_keys_ptr,
+        new_values_ptr,
+        q, key, value, slot, position, -float("inf"), 0.0, tl.zeros((BLOCK_K,), tl.float32),
+        WINDOW, INPLACE,
     )  # fmt: skip
     for start in range(block, WINDOW, block):
         slots = start + first_slots
@@ -136,10 +152,15 @@ def step_kernel(q_ptr, k_ptr, v_ptr, keys_ptr, values_ptr, seen_ptr, turns_ptr, 
         keys = tl.load(keys_ptr + places, mask=mask, other=0.0)
         values = tl.load(values_ptr + places, mask=mask, other=0.0)
         largest, total, acc = _absorb(
-            keys, values, places, mask, slots, new_keys_ptr, new_values_ptr, q, key, value, slot, position, largest, total, acc,
+            keys, values, places, mask, slots, new_keys_ptr, new_values_ptr, q, key, value, slot,
+            position, largest, total, acc,
             WINDOW, INPLACE,
         )  # fmt: skip
-    tl.store(y_ptr + program.to(tl.int64) * WIDTH + features, (acc / total).to(y_ptr.dtype.element_ty), mask=within)
+    tl.store(
+        y_ptr + program.to(tl.int64) * WIDTH + features,
+        (acc / total).to(y_ptr.dtype.element_ty),
+        mask=within,
+    )
     if INPLACE:
         # The tiles took the new entries from registers: it does not matter when the slot itself
         # changes.
@@ -160,7 +181,13 @@ FLOAT_STEP = Launcher(step_kernel, [_config(4096, 4), _config(4096, 8)], _KEY)
 
 
 def step_triton(
-    q: Tensor, k: Tensor, v: Tensor, state: WindowState, rope_base: float, rope_width: int, inplace: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: WindowState,
+    rope_base: float,
+    rope_width: int,
+    inplace: bool,
 ) -> tuple[Tensor, WindowState]:
     """Shapes as in `window_attention_step`."""
     if inplace:
@@ -187,7 +214,16 @@ def window_attention_step_new(
     keys, values = keys.contiguous(), values.contiguous()
     y, new_seen = _empty_results(q, seen)
     new_keys, new_values = torch.empty_like(keys), torch.empty_like(values)
-    _launch(q, k, v, (keys, values, seen), (y, new_keys, new_values, new_seen), rope_base, rope_width, config)
+    _launch(
+        q,
+        k,
+        v,
+        (keys, values, seen),
+        (y, new_keys, new_values, new_seen),
+        rope_base,
+        rope_width,
+        config,
+    )
     return y, new_keys, new_values, new_seen
 
 
@@ -199,7 +235,9 @@ def _(
     return y, keys.new_empty(keys.shape), values.new_empty(values.shape), new_seen
 
 
-@torch.library.custom_op("recallkit::window_attention_step_inplace", mutates_args=("keys", "values"))
+@torch.library.custom_op(
+    "recallkit::window_attention_step_inplace", mutates_args=("keys", "values")
+)
 def window_attention_step_inplace(
     q: Tensor,
     k: Tensor,
@@ -214,17 +252,28 @@ def window_attention_step_inplace(
     """As `window_attention_step_new`, but the contiguous rings are overwritten: -> y and a new
     `seen`, as other heads read the old one."""
     y, new_seen = _empty_results(q, seen)
-    _launch(q, k, v, (keys, values, seen), (y, keys, values, new_seen), rope_base, rope_width, config)
+    _launch(
+        q, k, v, (keys, values, seen), (y, keys, values, new_seen), rope_base, rope_width, config
+    )
     return y, new_seen
 
 
 @window_attention_step_inplace.register_fake
-def _(q: Tensor, _k: Tensor, _v: Tensor, _keys: Tensor, _values: Tensor, seen: Tensor, *_others: object) -> tuple[Tensor, Tensor]:
+def _(
+    q: Tensor,
+    _k: Tensor,
+    _v: Tensor,
+    _keys: Tensor,
+    _values: Tensor,
+    seen: Tensor,
+    *_others: object,
+) -> tuple[Tensor, Tensor]:
     return _empty_results(q, seen)
 
 
 def _launch(
-    q: Tensor, k: Tensor, v: Tensor, state: tuple[Tensor, ...], results: tuple[Tensor, ...], rope_base: float, rope_width: int,
+    q: Tensor, k: Tensor, v: Tensor, state: tuple[Tensor, ...], results: tuple[Tensor, ...],
+    rope_base: float, rope_width: int,
     config: int | None,
 ) -> None:  # fmt: skip
     b, h, width = q.shape
@@ -233,14 +282,20 @@ def _launch(
         results[-1].copy_(state[-1] + 1)
         return
     q, k, v = (x if x.stride(2) == 1 else x.contiguous() for x in (q, k, v))
-    strides = {f"{name}_{axis}": x.stride(i) for name, x in (("q", q), ("k", k), ("v", v)) for i, axis in enumerate(("row", "head"))}
+    strides = {
+        f"{name}_{axis}": x.stride(i)
+        for name, x in (("q", q), ("k", k), ("v", v))
+        for i, axis in enumerate(("row", "head"))
+    }
     turns = _turns(rope_base, rope_width, q.device) if rope_width else None
     launch = HALF_STEP if q.element_size() == 2 else FLOAT_STEP
     launch(
         lambda _: (b * h,),
         *(q, k, v, *state[:2], state[2].contiguous(), turns, *results),
-        config=config, num_heads=h, **strides, scale=1 / math.sqrt(width), WINDOW=window, WIDTH=width, HALF=rope_width // 2,
-        INPLACE=results[1] is state[0], BLOCK_K=triton.next_power_of_2(width), MOST_SLOTS=triton.next_power_of_2(window),
+        config=config, num_heads=h, **strides, scale=1 / math.sqrt(width), WINDOW=window,
+        WIDTH=width, HALF=rope_width // 2,
+        INPLACE=results[1] is state[0], BLOCK_K=triton.next_power_of_2(width),
+        MOST_SLOTS=triton.next_power_of_2(window),
     )  # fmt: skip
 
 
@@ -255,7 +310,9 @@ def _turns(base: float, width: int, device: torch.device) -> Tensor:
     """
     turns = (frequencies(base, width, torch.device("cpu")) / (2 * math.pi)).tolist()
     parts = [int(turn * 2**64) % 2**64 for turn in turns]
-    return torch.tensor([part - 2**64 * (part >= 2**63) for part in parts], dtype=torch.int64, device=device)
+    return torch.tensor(
+        [part - 2**64 * (part >= 2**63) for part in parts], dtype=torch.int64, device=device
+    )
 
 
 def _empty_results(q: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:

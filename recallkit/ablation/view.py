@@ -27,7 +27,8 @@ New: it is not in the context yet."""
 
 
 ELIMINATION = (
-    "backward elimination: from all layers one is removed at a time, always the one without which the most recall gain is retained"
+    "backward elimination: from all layers one is removed at a time, always the one without "
+    "which the most recall gain is retained"
 )
 
 
@@ -53,9 +54,16 @@ class AblationView(ResultView):
         """The text, what replaces the outputs, the intervals."""
         slices = self.manifest["slices"]
         return {
-            "Text": f"{slices['num_rows']:,} predicted tokens in sequences of up to {slices['seq_len']:,}",
-            "Ablation": f"{_what_is_replaced(self.manifest)}; the text is read again, nothing is trained",
-            "95 % intervals": resampled(self.tables.mixers.row(0, named=True), which=" with AR hits"),
+            "Text": (
+                f"{slices['num_rows']:,} predicted tokens in sequences of up to "
+                f"{slices['seq_len']:,}"
+            ),
+            "Ablation": (
+                f"{_what_is_replaced(self.manifest)}; the text is read again, nothing is trained"
+            ),
+            "95 % intervals": resampled(
+                self.tables.mixers.row(0, named=True), which=" with AR hits"
+            ),
         }
 
 
@@ -96,7 +104,10 @@ def which_recall(tables: AblationTables) -> str:
     breaking = [_in_text(row) for row in _smallest(less) if row not in needed]
     answer = f"Of its recall gain of {gain}, {model} retains {', '.join(clauses)}."
     if not clauses:
-        answer = f"{model} has a recall gain of {gain}; none of these mixers is shown to serve recall in particular."
+        answer = (
+            f"{model} has a recall gain of {gain}; none of these mixers is shown to serve recall "
+            "in particular."
+        )
     if breaking:
         answer += (
             f" Without {some_of(breaking)} it {'also ' * bool(clauses)}retains less, but that loss "
@@ -181,7 +192,9 @@ def _trade_off(rows: Sequence[Row]) -> Table:
     lines = []
     for row in rows:
         which = row["layers"].replace("+", ", ")
-        lines.append({**row, "layers": _size(row), "which": which, "gain": row["gain"] - row["gain_lost"]})
+        lines.append(
+            {**row, "layers": _size(row), "which": which, "gain": row["gain"] - row["gain_lost"]}
+        )
     columns = """
         layers which
         gain | gain | z.1f
@@ -240,7 +253,10 @@ def ablation_figures(tables: AblationTables) -> list[Figure]:
             "slice": HEADERS[row["slice"]],
             "loss": row["loss"],
             "shown": f"{row['loss']:.2f}",
-            "tip": f"without {labelled(row)}, {HEADERS[row['slice']]}: {figure(row, 'loss', '.3f ±')} nats per token",
+            "tip": (
+                f"without {labelled(row)}, {HEADERS[row['slice']]}: "
+                f"{figure(row, 'loss', '.3f ±')} nats per token"
+            ),
         }
         for row in rows
     ]

@@ -38,9 +38,14 @@ def in_short(reference: str, models: Sequence[str], totals: Totals) -> str:
         rows = {model: totals[model, "all"] for model in models}
         one = f"{models[0]} {_behind(rows[models[0]], reference)}"
         said = one if len(models) == 1 else _behind_range(_models(len(models)), rows)
-        missing = "No token of this text is an AR hit, so recall of rare bigrams cannot be measured."
+        missing = (
+            "No token of this text is an AR hit, so recall of rare bigrams cannot be measured."
+        )
         if not is_of_rare(hits):
-            missing = "No token of this text repeats a bigram of its context, so recall cannot be measured."
+            missing = (
+                "No token of this text repeats a bigram of its context, so recall cannot be "
+                "measured."
+            )
         return f"{missing} Over all tokens, with {reference} as the reference, {said}."
     if len(models) == 1:
         return _of_one(reference, models[0], totals)
@@ -52,7 +57,10 @@ def in_short(reference: str, models: Sequence[str], totals: Totals) -> str:
 
 def _of_one(reference: str, model: str, totals: Totals) -> str:
     hits = totals[model, "ar_hit"]
-    recall = f"{_first(reference, hits)}, {model} with {_twice(hits, 'model')}: {_retains(model, reference, hits)}."
+    recall = (
+        f"{_first(reference, hits)}, {model} with {_twice(hits, 'model')}: "
+        f"{_retains(model, reference, hits)}."
+    )
     return f"{recall} {_on_hits(hits)}, {_of_hits(reference, model, totals)}."
 
 
@@ -89,9 +97,18 @@ def _retains(model: str, reference: str, hits: Row) -> str:
     if hits["retained"] is None:
         if hits["gain_reference_ci_low"] is None:
             return "there are too few documents to say what is retained"
-        gain = f"{100 * hits['gain_reference']:z.1f} points, {_ends(hits, 'gain_reference', 100, 'z.1f')}"
-        return f"{reference}'s recall gain is not shown to exceed 0.1 points ({gain}), so there is no recall to retain"
-    return f"{model} retains {short_percent(hits['retained'])} of {reference}'s recall ({_ends(hits, 'retained', 100, 'z.0f')})"
+        gain = (
+            f"{100 * hits['gain_reference']:z.1f} points, "
+            f"{_ends(hits, 'gain_reference', 100, 'z.1f')}"
+        )
+        return (
+            f"{reference}'s recall gain is not shown to exceed 0.1 points ({gain}), so there is "
+            "no recall to retain"
+        )
+    return (
+        f"{model} retains {short_percent(hits['retained'])} of {reference}'s recall "
+        f"({_ends(hits, 'retained', 100, 'z.0f')})"
+    )
 
 
 def _ends(row: Row, name: str, scale: float, form: str) -> str:
@@ -105,11 +122,21 @@ def _of_hits(reference: str, model: str, totals: Totals) -> str:
     hits, every, repeated = (totals[model, name] for name in ("ar_hit", "all", "repeated"))
     if is_void(every) or is_void(hits):
         difference = f"Over all tokens the difference is {_nats(every)}"
-        return f"{model} {_behind(hits, reference)}. {difference}; no share of it is meaningful: {hits['note']}"
+        return (
+            f"{model} {_behind(hits, reference)}. {difference}; no share of it is meaningful: "
+            f"{hits['note']}"
+        )
     gap = "gap" if every["delta_nll"] > 0 else "lead"
     called = "AR hits" if is_of_rare(hits) else "They"
-    carry = f"{called} carry {short_percent(hits['gap_share'])} of its {gap} of {abs(every['delta_nll']):.3f} nats per token"
-    beside = "" if is_void(repeated) or not is_of_rare(hits) else f"; all repeated bigrams carry {short_percent(repeated['gap_share'])}"
+    carry = (
+        f"{called} carry {short_percent(hits['gap_share'])} of its {gap} of "
+        f"{abs(every['delta_nll']):.3f} nats per token"
+    )
+    beside = (
+        ""
+        if is_void(repeated) or not is_of_rare(hits)
+        else f"; all repeated bigrams carry {short_percent(repeated['gap_share'])}"
+    )
     return f"{model} {_behind(hits, reference)}. {carry}{beside}"
 
 
@@ -129,7 +156,9 @@ def _behind(row: Row, reference: str) -> str:
 def _nats(row: Row) -> str:
     """A gap per token with its interval: `-0.060 nats per token (-0.370 to 0.230)`."""
     interval = bounds(row["delta_nll_ci_low"], row["delta_nll_ci_high"], "z.3f")
-    return f"{row['delta_nll']:z.3f} nats per token" + (f" ({interval})" if row["delta_nll_ci_low"] is not None else "")
+    return f"{row['delta_nll']:z.3f} nats per token" + (
+        f" ({interval})" if row["delta_nll_ci_low"] is not None else ""
+    )
 
 
 # --------------------------------------------------------------------------------------- of several
@@ -149,7 +178,9 @@ def _of_several(reference: str, models: Sequence[str], totals: Totals) -> str:
 
 def _retained_range(reference: str, hits: Mapping[str, Row]) -> str:
     """What is retained, from the least to the most."""
-    retained = {model: row["retained"] for model, row in hits.items() if row["retained"] is not None}
+    retained = {
+        model: row["retained"] for model, row in hits.items() if row["retained"] is not None
+    }
     if not retained:
         return _retains("none", reference, next(iter(hits.values())))
     return f"{_models(len(hits))} retain {extremes(retained, short_percent)} of this recall gain"
@@ -176,7 +207,9 @@ def _share_range(models: Sequence[str], totals: Totals) -> str:
     rows = {model: totals[model, "ar_hit"] for model in models}
     void = [model for model, row in rows.items() if is_void(row)]
     known = {model: row["gap_share"] for model, row in rows.items() if model not in void}
-    leads = {model: share for model, share in known.items() if totals[model, "all"]["delta_nll"] < 0}
+    leads = {
+        model: share for model, share in known.items() if totals[model, "all"]["delta_nll"] < 0
+    }
     gaps = {model: share for model, share in known.items() if model not in leads}
     parts = []
     for shares, what in ((gaps, "gap"), (leads, "lead")):
@@ -184,7 +217,9 @@ def _share_range(models: Sequence[str], totals: Totals) -> str:
             [(model, share)] = shares.items()
             parts.append(f"{short_percent(share)} of the {what} of {model}")
         elif shares:
-            parts.append(f"{extremes(shares, short_percent)} of the {what}s of {len(shares):,} models")
+            parts.append(
+                f"{extremes(shares, short_percent)} of the {what}s of {len(shares):,} models"
+            )
     if parts:
         none = f"; no share is meaningful for {some_of(void, MOST_NAMED)}" if void else ""
         called = "AR hits" if is_of_rare(rows[models[0]]) else "They"

@@ -47,19 +47,26 @@ if TYPE_CHECKING:
     Row = Mapping[str, Any]
 
 _HOLLOW = f"Hollow: fewer than {FEW} tokens."
-LEFT_OUT = "Shares without a meaning, such as those of a gap that cannot be distinguished from zero, are omitted."
+LEFT_OUT = (
+    "Shares without a meaning, such as those of a gap that cannot be distinguished from zero, "
+    "are omitted."
+)
 
 
 def figures(comparison: Comparison, only: Sequence[str] = ()) -> list[Figure]:
     """Every chart of a comparison that has something to show, in the order of a report; of
     `only` some models, or of all."""
     if only:
-        comparison = replace(comparison, models=[model for model in comparison.models if model in only])
+        comparison = replace(
+            comparison, models=[model for model in comparison.models if model in only]
+        )
     makers = (price_figure, _recall, _by_bucket, _by_threshold)
     return [figure for maker in makers for figure in maker(comparison)]
 
 
-def _figure(comparison: Comparison, name: str, title: str, caption: str, spec: Spec) -> list[Figure]:
+def _figure(
+    comparison: Comparison, name: str, title: str, caption: str, spec: Spec
+) -> list[Figure]:
     return [Figure(name, title, caption, spec, [comparison.reference, *comparison.models])]
 
 
@@ -81,10 +88,15 @@ def price_figure(comparison: Comparison) -> list[Figure]:
     known = [row for row in rows if row["state_bytes"] is not None and row["gain"] is not None]
     if len({row["state_bytes"] for row in known}) < 2:
         return []
-    names = labels(list(dict.fromkeys(row["family"] for row in by_price.to_dicts() if row in known)))
+    names = labels(
+        list(dict.fromkeys(row["family"] for row in by_price.to_dicts() if row in known))
+    )
     points = []
     for row, is_on_front in zip(known, on_front(known, "state_bytes", "gain"), strict=True):
-        value, low, high = (None if row[f"gain{end}"] is None else 100 * row[f"gain{end}"] for end in ("", "_ci_low", "_ci_high"))
+        value, low, high = (
+            None if row[f"gain{end}"] is None else 100 * row[f"gain{end}"]
+            for end in ("", "_ci_low", "_ci_high")
+        )
         variant = row["model"].removeprefix(row["family"]).strip()
         of_family = [other for other in known if other["family"] == row["family"]]
         within = "" if low is None else f" ({bounds(low, high, 'z.1f')})"
@@ -97,7 +109,8 @@ def price_figure(comparison: Comparison) -> list[Figure]:
                 "most": high,
                 "front": is_on_front,
                 "label": shorten(variant.removeprefix("cache ") or names[row["family"]]),
-                "apart": len(names) == 1 or not on_front(of_family, "state_bytes", "gain")[of_family.index(row)],
+                "apart": len(names) == 1
+                or not on_front(of_family, "state_bytes", "gain")[of_family.index(row)],
                 "at": ", ".join([*filter(None, [variant]), size(row["state_bytes"])]),
                 "shown": f"{value:z.1f}{within} points",
             }
@@ -122,9 +135,14 @@ def price_figure(comparison: Comparison) -> list[Figure]:
         ),
         layer("text", channels={"y": y, "text": column("label")}, color="soft", **place),
     ]
-    caption = "Recall gain on AR hits, in points of probability, against the bytes of state of one sequence. "
+    caption = (
+        "Recall gain on AR hits, in points of probability, against the bytes of state of one "
+        "sequence. "
+    )
     caption += "The thick line is the Pareto front of all models."
-    caption += " A line in a model's colour is the front of its own variants." * (1 < len(names) < len(known))
+    caption += " A line in a model's colour is the front of its own variants." * (
+        1 < len(names) < len(known)
+    )
     if left_out := [shorten(row["model"], 40) for row in rows if row not in known]:
         caption += f" Not drawn, as their state is unknown: {', '.join(left_out)}."
     drawn = line_chart(
@@ -188,7 +206,10 @@ def _place_labels(points: Sequence[dict[str, Any]]) -> None:
 def _is_free(box: tuple[float, ...], others: Sequence[tuple[float, ...]]) -> bool:
     """Whether a box, left, top, right and bottom, has no place in common with any of the others."""
     left, top, right, bottom = box
-    return not any(left < other[2] and other[0] < right and top < other[3] and other[1] < bottom for other in others)
+    return not any(
+        left < other[2] and other[0] < right and top < other[3] and other[1] < bottom
+        for other in others
+    )
 
 
 # ------------------------------------------------------------------------ the picture of the answer
@@ -293,7 +314,10 @@ def _by_bucket(comparison: Comparison) -> list[Figure]:
     }
     kinds = {row["repeated"] for row in of_counts}
     drawn = [words for kind, words in which.items() if kind in kinds]
-    caption = f"Mean NLL by the training count of the bigram, as in Figure 1 of Zoology, for {', and for '.join(drawn)}."
+    caption = (
+        "Mean NLL by the training count of the bigram, as in Figure 1 of Zoology, for "
+        f"{', and for '.join(drawn)}."
+    )
     shaded, axis = (
         (panels[True], threshold) if has_hits else None,
         "training count of the bigram, up to",
@@ -308,9 +332,15 @@ def _by_bucket(comparison: Comparison) -> list[Figure]:
     )
     gains = []
     for name, (title, axis, at, what) in _GAINS.items():
-        rows = getattr(tables, name).filter(slice="ar_hit" if comparison.has_counts else "repeated").to_dicts()
+        rows = (
+            getattr(tables, name)
+            .filter(slice="ar_hit" if comparison.has_counts else "repeated")
+            .to_dicts()
+        )
         caption = f"Recall gain of {comparison.hit}s by {title}: {what}."
-        gains += _lines(comparison, (name, f"By {title}", caption), rows, title, axis, at=at, value="gain")
+        gains += _lines(
+            comparison, (name, f"By {title}", caption), rows, title, axis, at=at, value="gain"
+        )
     return [*count, *gains]
 
 
@@ -346,13 +376,21 @@ def _lines(
     """A figure by the column `at` of `value`, NLLs or recall gains; `words`: name, title,
     caption. A model's rows have the reference's."""
     points = []
-    scale, unit, axis = (1, "nats", "NLL, nats per token") if value == "nll" else (100, "points", "recall gain, points")
+    scale, unit, axis = (
+        (1, "nats", "NLL, nats per token")
+        if value == "nll"
+        else (100, "points", "recall gain, points")
+    )
     for model in (comparison.reference, *comparison.models):
         is_reference = model == comparison.reference
-        for row in (row for row in rows if row["model"] == (comparison.models[0] if is_reference else model)):
+        for row in (
+            row for row in rows if row["model"] == (comparison.models[0] if is_reference else model)
+        ):
             figure = row[f"{value}_reference" if is_reference else f"{value}_model"]
             if figure is not None and math.isfinite(figure):
-                place = f"{what} {span(row['low'], row['high'])} ({counted(row['tokens'], 'token')})"
+                place = (
+                    f"{what} {span(row['low'], row['high'])} ({counted(row['tokens'], 'token')})"
+                )
                 point = {
                     "model": model,
                     "x": row[at],
@@ -372,7 +410,9 @@ def _lines(
         low, high = x["scale"]["domain"]
         edges = {"x": {"datum": low, "type": "quantitative"}, "x2": {"datum": min(shaded[1], high)}}
         one_row = [{"filter": f"datum.panel === '{shaded[0]}'"}, {"sample": 1}]
-        before = [{**layer("rect", channels=edges, color="hits", opacity=0.13), "transform": one_row}]
+        before = [
+            {**layer("rect", channels=edges, color="hits", opacity=0.13), "transform": one_row}
+        ]
     names = [comparison.reference, *comparison.models]
     # Panels have one axis: how much more a model loses in one than in the other is what there is to
     # see.
@@ -399,7 +439,11 @@ def _by_threshold(comparison: Comparison) -> list[Figure]:
     for row in comparison.tables.by_threshold.to_dicts():
         at = f"up to {row['threshold']:,} ({counted(row['tokens'], 'AR hit')})"
         for name, panel in panels.items():
-            if row["model"] in comparison.models and row[name] is not None and (name == "retained" or not is_void(row)):
+            if (
+                row["model"] in comparison.models
+                and row[name] is not None
+                and (name == "retained" or not is_void(row))
+            ):
                 within = cells.percent_range(row[f"{name}_ci_low"], row[f"{name}_ci_high"])
                 ends = {"low": row[f"{name}_ci_low"], "high": row[f"{name}_ci_high"]}
                 point = {
@@ -408,7 +452,9 @@ def _by_threshold(comparison: Comparison) -> list[Figure]:
                     "y": row[name],
                     "panel": panel,
                 }
-                points.append({**point, **ends, "at": at, "shown": f"{percent(row[name])} ({within})"})
+                points.append(
+                    {**point, **ends, "at": at, "shown": f"{percent(row[name])} ({within})"}
+                )
     if len({point["x"] for point in points}) < 2 or comparison.counts is None:
         return []
     rate = papers_count(comparison.counts["num_tokens"])
@@ -425,11 +471,16 @@ def _by_threshold(comparison: Comparison) -> list[Figure]:
     before = [across("soft", x=mark, strokeDash=[4, 3]) for mark in marks]
     drawn = {point["model"] for point in points}
     models = [model for model in comparison.models if model in drawn]
-    caption = "Retained recall, and the AR hits' share of the gap, at other thresholds of the training count, with 95 % intervals."
+    caption = (
+        "Retained recall, and the AR hits' share of the gap, at other thresholds of the training "
+        "count, with 95 % intervals."
+    )
     dashed = ", ".join(f"{name}, {count:,}" for count, name in marks.items())
     caption += f" Dashed: {dashed}." if marks else ""
     have_shares = [point["model"] for point in points if point["panel"] == panels["gap_share"]]
-    leads = shares_of_leads(model for model in have_shares if comparison.totals[model, "all"]["delta_nll"] < 0)
+    leads = shares_of_leads(
+        model for model in have_shares if comparison.totals[model, "all"]["delta_nll"] < 0
+    )
     caption += f" {LEFT_OUT}{leads}"
     caption += " Intervals are clipped to the plot."
     have_points = {point["panel"] for point in points}

@@ -7,8 +7,8 @@ splits exactly, token by token:
                             the local gap                 the far gap
 
 Key tokens are those of LongPPL (arXiv 2410.23771, section 3.2), whose windows
-`scoring.windows.LastIds` has. Beside it the in-context-learning score of Olsson et al. (2209.11895):
-how much lower a model's loss is late in the context than early.
+`scoring.windows.LastIds` has. Beside it the in-context-learning score of Olsson et al.
+(2209.11895): how much lower a model's loss is late in the context than early.
 
 Then the same as tables: of all tokens, and by class.
 """
@@ -113,7 +113,9 @@ def context_gains(
             table[0]["is_distinct"] = None if np.isnan(is_distinct) else bool(is_distinct)
             whole_gap = WholeGap.from_row(table[0], labelled.vocab_size, cluster)
             for row in table:
-                note = whole_gap.why_void(row, ALL)  # a far share of 100 % is in no row by definition
+                note = whole_gap.why_void(
+                    row, ALL
+                )  # a far share of 100 % is in no row by definition
                 rows.append({**row, "note": note, "void": row["far_share"] is None or bool(note)})
     return schemas.frame_of("gap/by_context", rows)
 
@@ -215,7 +217,8 @@ def gains_table(by_context: pl.DataFrame, in_context: Mapping[str, Any] | None) 
         windows.append(f"{ids:,}" if ids == most else f"{ids:,} to {most:,}")
         numbers.append(f"{keys['tokens']:,}")
     caption = (
-        f"Gain: NLL with only the last ids as context ({', '.join(dict.fromkeys(windows))} of them) "
+        f"Gain: NLL with only the last ids as context ({', '.join(dict.fromkeys(windows))} of "
+        "them) "
         "less NLL with the full context. A model's gap is its gap with only the last ids plus the "
         "difference in gain; far share: that difference over the gap. LongPPL: perplexity of the "
         f"reference's key tokens ({' / '.join(numbers[:: len(models)])}), whose NLL with the full "
@@ -235,7 +238,9 @@ def far_table(by_context: pl.DataFrame) -> Table:
     """Each model's far share by class, and, with its mirror, where the reference gains."""
     rows = _rows_of(by_context, *CLASSES)
     gaining = _rows_of(by_context, *CLASSES, gains=True)
-    gains, mirror = (declared(name)._replace(form="z.1f struck") for name in ("far_share", "mirror_share"))
+    gains, mirror = (
+        declared(name)._replace(form="z.1f struck") for name in ("far_share", "mirror_share")
+    )
     caption = (
         "Every token is an AR hit, the end of another repeated bigram, or new: the end of no "
         "repeated bigram. Gains: the share of the tokens on which the reference gains at least "
@@ -244,12 +249,20 @@ def far_table(by_context: pl.DataFrame) -> Table:
         f"{_leads(_rows_of(by_context, ALL))}"
     )
     for row, where_gained in zip(rows, gaining, strict=True):
-        row |= {"class": CLASSES[row["slice"]], "gains": cells.cell(where_gained, gains), "mirror": cells.cell(where_gained, mirror)}
+        row |= {
+            "class": CLASSES[row["slice"]],
+            "gains": cells.cell(where_gained, gains),
+            "mirror": cells.cell(where_gained, mirror),
+        }
     columns = "model last class share_of_tokens far_share gains mirror"
-    return Table.from_rows("The far gap by class of token, in % of the whole gap", columns, rows, caption)
+    return Table.from_rows(
+        "The far gap by class of token, in % of the whole gap", columns, rows, caption
+    )
 
 
-def _rows_of(by_context: pl.DataFrame, *slices: str, gains: bool | None = None) -> list[dict[str, Any]]:
+def _rows_of(
+    by_context: pl.DataFrame, *slices: str, gains: bool | None = None
+) -> list[dict[str, Any]]:
     """The rows of these slices, for one number of last ids after another."""
     is_one = pl.col("slice").is_in(slices) & pl.col("reference_gains").eq_missing(gains)
     return by_context.filter(is_one).sort("last", maintain_order=True).to_dicts()
@@ -267,7 +280,9 @@ def _in_context(names: Sequence[str], in_context: Mapping[str, Any]) -> str:
     score = "In-context-learning score"
     if late != LATE:
         score = f"Like the in-context-learning score, which uses position {LATE}"
-    scores = ", ".join(f"{name} {cells.figure(in_context['models'][name], 'score')}" for name in names)
+    scores = ", ".join(
+        f"{name} {cells.figure(in_context['models'][name], 'score')}" for name in names
+    )
     sequences = counted(in_context["sequences"], "sequence")
     what = f"NLL at position {late} less that at position {early}"
     return f"{score}: {what}, of {sequences}: {scores}."

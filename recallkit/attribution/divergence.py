@@ -135,7 +135,9 @@ def in_a_sentence(by_divergence: pl.DataFrame) -> str:
         no_hits = "; there are no AR hits" if hits[0]["kl"] is None else ""
         return f"The KL divergence from {reference} is {nats} nats per token{no_hits}."
     times = extremes(ratios, lambda value: f"{value:.1f}")
-    unresolved = [row["model"] for row in hits if row not in known or (row["ratio_ci_low"] or 0) <= 1]
+    unresolved = [
+        row["model"] for row in hits if row not in known or (row["ratio_ci_low"] or 0) <= 1
+    ]
     whose = f"{len(ratios):,} models" if len(ratios) > 1 else next(iter(ratios))
     larger = f"On AR hits, the KL divergence of {whose} from {reference} is {times} times that"
     not_shown = f"; it is not significantly larger for {some_of(unresolved)}" if unresolved else ""
@@ -147,7 +149,10 @@ def divergence_table(by_divergence: pl.DataFrame) -> Table:
     rows = cells.without_zoo(by_divergence.filter(by="slice").to_dicts())
     names = list(dict.fromkeys(row["slice"] for row in rows))
     return Table.from_rows(
-        f"Predictions beside those of {rows[0]['reference']}: KL divergence in nats per token, and agreement in %",
+        (
+            f"Predictions beside those of {rows[0]['reference']}: KL divergence in nats per token, "
+            "and agreement in %"
+        ),
         """
             slice model
             share_of_tokens | tokens | z.2f optional1

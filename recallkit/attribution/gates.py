@@ -44,7 +44,11 @@ class Gate:
     is_share: bool
 
     def __str__(self) -> str:
-        return f"{self.slice}={100 * self.limit:.6g}%" if self.is_share else f"{self.slice}={self.limit:g}"
+        return (
+            f"{self.slice}={100 * self.limit:.6g}%"
+            if self.is_share
+            else f"{self.slice}={self.limit:g}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +66,27 @@ class Verdict:
         """What was measured, beside the limit."""
         gate = self.gate
         if gate.is_share:
-            return f"{self.model}: {gate.slice} carries {percent(self.value)} of the gap (limit {100 * gate.limit:.6g} %)"
-        return f"{self.model}: NLL on {gate.slice} is {self.value:.4g} nats above the reference's (limit {gate.limit:g})"
+            return (
+                f"{self.model}: {gate.slice} carries {percent(self.value)} of the gap (limit "
+                f"{100 * gate.limit:.6g} %)"
+            )
+        return (
+            f"{self.model}: NLL on {gate.slice} is {self.value:.4g} nats above the reference's "
+            f"(limit {gate.limit:g})"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The gate, the model, the value."""
         measured = "gap_share" if self.gate.is_share else "delta_nll"
         facts = {"slice": self.gate.slice, "measured": measured, "limit": self.gate.limit}
-        return {"gate": str(self.gate), **facts, "model": self.model, "value": self.value, "is_over": self.is_over, "note": self.note}
+        return {
+            "gate": str(self.gate),
+            **facts,
+            "model": self.model,
+            "value": self.value,
+            "is_over": self.is_over,
+            "note": self.note,
+        }
 
 
 def parse_gate(text: Any) -> Gate:
@@ -84,7 +101,9 @@ def parse_gate(text: Any) -> Gate:
     number = math.inf if match is None else float(match[1])
     if match is None or not math.isfinite(number):
         examples = "0.05 (nats per token of the AR hits), all=0.02 or ar_hit=30% (of the gap)"
-        raise ValueError(f"{str(text)!r} is not a gate; give [SLICE=]LIMIT, 0 or more, such as {examples}")
+        raise ValueError(
+            f"{str(text)!r} is not a gate; give [SLICE=]LIMIT, 0 or more, such as {examples}"
+        )
     is_share = bool(match[2])
     return Gate(name.strip() or _USUAL, number / 100 if is_share else number, is_share)
 
@@ -100,13 +119,21 @@ def resolve_gates(gates: Sequence[Gate], requested: Sequence[Slice]) -> list[Gat
     resolved = []
     for gate in gates:
         plain = "_".join(gate.slice.lower().split())
-        name = next((name for name in (gate.slice, plain, plain.removesuffix("s")) if name in names), None)
+        name = next(
+            (name for name in (gate.slice, plain, plain.removesuffix("s")) if name in names), None
+        )
         if name is None:
             remedy = f"choose {', '.join(names)}, or add one with --slice"
-            raise UsageError("no such slice in this comparison", where=f"{OPTION} {gate}", remedy=remedy)
+            raise UsageError(
+                "no such slice in this comparison", where=f"{OPTION} {gate}", remedy=remedy
+            )
         if gate.is_share and name == "all":
             remedy = "give nats, such as all=0.02, or a share of another slice"
-            raise UsageError("all tokens have 100 % of the gap by definition", where=f"{OPTION} {gate}", remedy=remedy)
+            raise UsageError(
+                "all tokens have 100 % of the gap by definition",
+                where=f"{OPTION} {gate}",
+                remedy=remedy,
+            )
         resolved.append(Gate(name, gate.limit, gate.is_share))
     return list(dict.fromkeys(resolved))
 
@@ -117,7 +144,9 @@ def check_gates(gates: Sequence[Gate], tokens: LabelledTokens) -> None:
     of_counts = (gate for gate in gates if gate.slice in HITS_OF_REPEATED.values())
     if not tokens.has_counts and (unknown := next(of_counts, None)):
         problem = "labelled without training counts, so that no token is known to be in this slice"
-        remedy = "count its training text with `recallkit gap --train SOURCE`, or judge repeated=LIMIT"
+        remedy = (
+            "count its training text with `recallkit gap --train SOURCE`, or judge repeated=LIMIT"
+        )
         raise UserError(problem, where=f"{OPTION} {unknown}", remedy=remedy)
 
 
@@ -140,29 +169,44 @@ def judge_gates(gates: Sequence[Gate], tables: GapTables) -> list[Verdict]:
     return verdicts
 
 
-def _judge(gate: Gate, pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[Verdict]:
+def _judge(
+    gate: Gate, pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
+) -> list[Verdict]:
     """The verdicts on models, given by their rows of the gate's slice and of all tokens.
 
     By the intervals and degrees of freedom of the tables, so that a limit of 0 is crossed just
     where they say that a model is behind.
     """
-    name, freedom = ("gap_share", "share_freedom") if gate.is_share else ("delta_nll", "delta_freedom")
+    name, freedom = (
+        ("gap_share", "share_freedom") if gate.is_share else ("delta_nll", "delta_freedom")
+    )
     notes = []
     figures = np.full((4, len(pairs)), np.nan)
     for place, (row, total) in enumerate(pairs):
         if row["delta_nll"] is None:
-            problem, remedy = f"there are no tokens of {gate.slice} to judge by", "slice more text, or name another slice"
+            problem, remedy = (
+                f"there are no tokens of {gate.slice} to judge by",
+                "slice more text, or name another slice",
+            )
             raise UserError(problem, where=OPTION, remedy=remedy)
         note = row["note"] if row["void"] else NOT_BEHIND if total["delta_nll"] <= 0 else ""
         notes.append(note if gate.is_share else "")
         if not notes[-1]:
             columns = (name, f"{name}_ci_low", f"{name}_ci_high", freedom)
-            figures[:, place] = [np.nan if row[column] is None else row[column] for column in columns]
+            figures[:, place] = [
+                np.nan if row[column] is None else row[column] for column in columns
+            ]
     value, low, high, degrees = figures
     p = p_values(value, low, high, degrees, gate.limit)
     is_over = ~(value <= gate.limit) & (np.isnan(p) | holm(p))
     return [
-        Verdict(gate, row["model"], None if note else float(value[place]), is_over=bool(is_over[place]) and not note, note=note)
+        Verdict(
+            gate,
+            row["model"],
+            None if note else float(value[place]),
+            is_over=bool(is_over[place]) and not note,
+            note=note,
+        )
         for place, ((row, _), note) in enumerate(zip(pairs, notes, strict=True))
     ]
 
@@ -176,4 +220,8 @@ def failure_line(verdicts: Sequence[Verdict]) -> str | None:
 
 def unjudged_lines(verdicts: Sequence[Verdict]) -> list[str]:
     """A line for each share that could not be judged."""
-    return [f"{OPTION} {verdict.gate}: not judged for {verdict.model}: {verdict.note}" for verdict in verdicts if verdict.value is None]
+    return [
+        f"{OPTION} {verdict.gate}: not judged for {verdict.model}: {verdict.note}"
+        for verdict in verdicts
+        if verdict.value is None
+    ]

@@ -1,8 +1,9 @@
 """A placebo for architecture: the reference's own run, stopped where its loss is the model's.
 
-The profile of a gap could be that of *any* model with a higher loss. So the reference's earlier checkpoints are
-compared with it in the same way, interpolated to each model's NLL: between two neighbouring checkpoints the sums of
-NLLs and of probabilities are mixed in the proportion that gives the model's NLL over all tokens.
+The profile of a gap could be that of *any* model with a higher loss. So the reference's earlier
+checkpoints are compared with it in the same way, interpolated to each model's NLL: between two
+neighbouring checkpoints the sums of NLLs and of probabilities are mixed in the proportion that
+gives the model's NLL over all tokens.
 """
 
 from __future__ import annotations
@@ -44,15 +45,18 @@ def placebos(
 ) -> pl.DataFrame:
     """The table `by_placebo`, a row for each model; see `GapTables`.
 
-    `scores`: names and score files, the reference first; `checkpoints`: the same of its earlier checkpoints. Raises
-    UserError if a file is not as expected.
+    `scores`: names and score files, the reference first; `checkpoints`: the same of its earlier
+    checkpoints. Raises UserError if a file is not as expected.
     """
     labelled = open_tokens(tokens)
     names = [*scores, *checkpoints]
     files = [open_scores(path, labelled) for path in (*scores.values(), *checkpoints.values())]
     table = add_up(labelled, files, (), cluster, clean=clean, every_table=False).tables["slices"]
     every, hits = table.slice("all"), table.slice("ar_hit")
-    nlls = [float(every[f"nll_{number}"].total[0] / every["tokens"].total[0]) for number in range(len(names))]
+    nlls = [
+        float(every[f"nll_{number}"].total[0] / every["tokens"].total[0])
+        for number in range(len(names))
+    ]
     run = sorted([0, *range(len(scores), len(names))], key=lambda number: nlls[number])
     rows = []
     for number, model in enumerate(list(scores)[1:], 1):
@@ -60,19 +64,34 @@ def placebos(
         row |= {"reference": names[0], "model": model, "nll": nlls[number], "void": True}
         is_worse = ratio(every.gap(number), every["tokens"]).low[0] > 0
         row |= {"checkpoint": "", "next_checkpoint": "", "note": TOO_FAR if is_worse else NOT_WORSE}
-        pair = [pair for pair in itertools.pairwise(run) if nlls[pair[0]] < nlls[number] <= nlls[pair[1]]]
+        pair = [
+            pair
+            for pair in itertools.pairwise(run)
+            if nlls[pair[0]] < nlls[number] <= nlls[pair[1]]
+        ]
         if pair and is_worse:
             better, worse = pair[0]
             weight = (nlls[number] - nlls[better]) / (nlls[worse] - nlls[better])
             row |= _figures(every, hits, better, worse, weight)
-            row |= {"checkpoint": names[worse], "next_checkpoint": names[better], "weight": weight, "note": "", "void": False}
+            row |= {
+                "checkpoint": names[worse],
+                "next_checkpoint": names[better],
+                "weight": weight,
+                "note": "",
+                "void": False,
+            }
         rows.append(row)
     return schemas.frame_of("gap/by_placebo", rows)
 
 
-def _figures(every: TableSums, hits: TableSums, better: int, worse: int, weight: float) -> dict[str, Any]:
-    """Gap share, recall gain and what is retained of a mixture of two checkpoints, `weight` of the worse one."""
-    of_hits, whole_gap = (weight * sums.gap(worse) + (1 - weight) * sums.gap(better) for sums in (hits, every))
+def _figures(
+    every: TableSums, hits: TableSums, better: int, worse: int, weight: float
+) -> dict[str, Any]:
+    """Gap share, recall gain and what is retained of a mixture of two checkpoints, `weight` of the
+    worse one."""
+    of_hits, whole_gap = (
+        weight * sums.gap(worse) + (1 - weight) * sums.gap(better) for sums in (hits, every)
+    )
     gain = weight * hits.gain(worse) + (1 - weight) * hits.gain(better)
     figures = {
         "gap_share": ratio(of_hits, whole_gap),
@@ -86,7 +105,8 @@ def _figures(every: TableSums, hits: TableSums, better: int, worse: int, weight:
 
 
 def in_a_sentence(by_placebo: pl.DataFrame, totals: Totals) -> str:
-    """What the reference itself retained at each model's loss, and the AR hits' share of its gap there."""
+    """What the reference itself retained at each model's loss, and the AR hits' share of its gap
+    there."""
     rows = by_placebo.to_dicts()
     known = [row for row in rows if not row["void"] and row["retained"] is not None]
     unknown = {row["model"]: row["note"] or _NO_RECALL for row in rows if row not in known}
@@ -103,7 +123,10 @@ def in_a_sentence(by_placebo: pl.DataFrame, totals: Totals) -> str:
 
 def _beside(row: Row, hits: Row) -> str:
     mine = "unknown" if hits["retained"] is None else short_percent(hits["retained"])
-    recall = f"at the loss of {row['model']} it retains {short_percent(row['retained'])} of the reference's recall (the model: {mine})"
+    recall = (
+        f"at the loss of {row['model']} it retains {short_percent(row['retained'])} of the "
+        f"reference's recall (the model: {mine})"
+    )
     return f"{recall}, and AR hits carry {short_percent(row['gap_share'])} of its gap"
 
 
@@ -123,7 +146,14 @@ def placebo_table(by_placebo: pl.DataFrame, totals: Totals) -> Table:
         at
     """
     caption = (
-        "Placebo: the reference's own earlier checkpoints, interpolated to the model's NLL. At: the worse of two neighbouring checkpoints "
-        "and its weight. A model that resembles its placebo has the profile of any model with its loss."
+        "Placebo: the reference's own earlier checkpoints, interpolated to the model's NLL. At: "
+        "the worse of two neighbouring checkpoints "
+        "and its weight. A model that resembles its placebo has the profile of any model with "
+        "its loss."
     )
-    return Table.from_rows("AR hits, %: the model, and the reference at the model's loss", columns, cells.without_zoo(rows), caption)
+    return Table.from_rows(
+        "AR hits, %: the model, and the reference at the model's loss",
+        columns,
+        cells.without_zoo(rows),
+        caption,
+    )

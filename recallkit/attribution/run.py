@@ -155,7 +155,9 @@ class _ScoreFiles:
     divergences: Mapping[str, Path]
 
     @classmethod
-    def answering(cls, specs: Sequence[ModelSpec], slices: Path, question: GapQuestion) -> _ScoreFiles:
+    def answering(
+        cls, specs: Sequence[ModelSpec], slices: Path, question: GapQuestion
+    ) -> _ScoreFiles:
         """Those that answer a question about these models."""
         reference, *others = specs
         checkpoints = list_models(list(specs), list(question.placebo))[len(specs) :]
@@ -173,7 +175,12 @@ class _ScoreFiles:
     def paths(self) -> list[Path]:
         """All of them."""
         last = chain(*self.by_last.values())
-        return [*self.scores.values(), *last, *self.divergences.values(), *self.checkpoints.values()]
+        return [
+            *self.scores.values(),
+            *last,
+            *self.divergences.values(),
+            *self.checkpoints.values(),
+        ]
 
 
 def _score(
@@ -207,7 +214,11 @@ def _facts(
     reference, *models = scores
     exactly = max(manifest.get("read_exactly") or 0 for manifest in scores.values())
     inexact = {spec.shown: count_inexact(spec, slices) for spec in specs}
-    reading = {name: [manifest["reading_max"], manifest["reading_mean"]] for name, manifest in scores.items() if "reading_max" in manifest}
+    reading = {
+        name: [manifest["reading_max"], manifest["reading_mean"]]
+        for name, manifest in scores.items()
+        if "reading_max" in manifest
+    }
     return {
         "reference": reference,
         "models": models,

@@ -1,7 +1,8 @@
-"""The gap between models and a reference, divided over AR hits, other tokens and further slices; recall gain and what is retained.
+"""The gap between models and a reference, divided over AR hits, other tokens and further slices;
+recall gain and what is retained.
 
-Every table is made of the sums of `measure.sums`: the tables are consistent with each other because none reads the
-tokens again.
+Every table is made of the sums of `measure.sums`: the tables are consistent with each other because
+none reads the tokens again.
 """
 
 from __future__ import annotations
@@ -47,31 +48,36 @@ class GapTables(NotebookResult):
     `*_ci_high`: 95 % intervals (`measure.ratio.ratio`) over `clusters`, documents or what else is
     resampled, of `effective_clusters`. `void`: the gap share means nothing, which `note` explains.
 
-    gap: source (ALL first) x slice (all, ar_hit, other, repeated, then the requested ones); shares are within the same source.
-    `p_*`, `first_p_*`: mean probabilities of the tokens and at the first occurrences of their bigrams. `control_share`: the share
-    if each token differed as that first occurrence does. `efficiency_*`: recall efficiency, 1 less summed NLL over that at these
-    first occurrences; null of a slice with tokens that repeat no bigram.
-    `is_distinct`: whether the gap is significant among all models (Holm).
-    `bytes` of text in the slice's tokens, and `bpb_*` = bits of NLL per byte, if the slices have them (null otherwise).
-    by_count, by_distance, by_match, by_position: bucket (`low`..`high`, both included); by_count with `repeated`, the others with
-    `slice`, ar_hit or other. by_match: by `match_length` of tokens.parquet; bucket 0 is the tokens that are not repeated.
-    by_threshold: largest training count of an AR hit. by_partition: class of `slicing.definitions.PARTITION`, whose shares add up.
-    Without training counts no token is known to be an AR hit: gap, by_distance, by_match and by_position have the slices repeated and
-    not_repeated instead of ar_hit and other, and by_document sums over repeated ones; by_count, by_threshold, by_partition are empty.
-    by_document: documents (numbered as in tokens.parquet), without intervals: `tokens`, `ar_hits`, and NLLs in nats, summed
-    over its tokens (`nats_*`) and over its AR hits (`ar_nats_*`).
-    by_context, only with `context_gain`: `last` (ids of context) x class (all tokens, AR hits, other repeated, not repeated;
-    key_tokens) x whether the reference gains at least 1 nat from the context further back (null: either). `context_gain_*`: NLL with
-    the last ids alone less that with the full context; `delta_nll` = `local_gap` + `far_gap`; `far_share`: of the whole gap;
-    `mirror_share`: the same with the two models exchanged (docs/context.md).
-    by_divergence, only with `divergence`: `by` (slice, distance, position) x `slice` x bucket: `kl`, the mean KL(reference | model) of
-    predictions in nats per token, and `agreement`, the share of tokens where both have the same likeliest token. Of slices,
-    quantiles of the tokens' divergences, too (`kl_p50`, `kl_p95`, `kl_p99`), and of AR hits and repeated tokens `kl_first`, the mean
-    at the first occurrences of their bigrams, and `ratio`, `kl` over that (docs/divergence.md).
-    by_price, only with `price`: the reference first; `state_bytes` of one sequence after `state_ids` ids, null where unknown;
-    the perplexity; recall `gain` on AR hits, and `retained` of the reference's; the loss to the reference on AR hits and where a bigram
-    first occurs. `family`: the model of which it is a variant.
-    by_placebo, only with `placebo`: the reference's own run, interpolated to the model's NLL between two checkpoints: `weight` of
+    gap: source (ALL first) x slice (all, ar_hit, other, repeated, then the requested ones); shares
+    are within the same source. `p_*`, `first_p_*`: mean probabilities of the tokens and at the
+    first occurrences of their bigrams. `control_share`: the share if each token differed as that
+    first occurrence does. `efficiency_*`: recall efficiency, 1 less summed NLL over that at these
+    first occurrences; null of a slice with tokens that repeat no bigram. `is_distinct`: whether the
+    gap is significant among all models (Holm). `bytes` of text in the slice's tokens, and `bpb_*` =
+    bits of NLL per byte, if the slices have them (null otherwise). by_count, by_distance, by_match,
+    by_position: bucket (`low`..`high`, both included); by_count with `repeated`, the others with
+    `slice`, ar_hit or other. by_match: by `match_length` of tokens.parquet; bucket 0 is the tokens
+    that are not repeated. by_threshold: largest training count of an AR hit. by_partition: class of
+    `slicing.definitions.PARTITION`, whose shares add up. Without training counts no token is known
+    to be an AR hit: gap, by_distance, by_match and by_position have the slices repeated and
+    not_repeated instead of ar_hit and other, and by_document sums over repeated ones; by_count,
+    by_threshold, by_partition are empty. by_document: documents (numbered as in tokens.parquet),
+    without intervals: `tokens`, `ar_hits`, and NLLs in nats, summed over its tokens (`nats_*`) and
+    over its AR hits (`ar_nats_*`). by_context, only with `context_gain`: `last` (ids of context) x
+    class (all tokens, AR hits, other repeated, not repeated; key_tokens) x whether the reference
+    gains at least 1 nat from the context further back (null: either). `context_gain_*`: NLL with
+    the last ids alone less that with the full context; `delta_nll` = `local_gap` + `far_gap`;
+    `far_share`: of the whole gap; `mirror_share`: the same with the two models exchanged
+    (docs/context.md). by_divergence, only with `divergence`: `by` (slice, distance, position) x
+    `slice` x bucket: `kl`, the mean KL(reference | model) of predictions in nats per token, and
+    `agreement`, the share of tokens where both have the same likeliest token. Of slices, quantiles
+    of the tokens' divergences, too (`kl_p50`, `kl_p95`, `kl_p99`), and of AR hits and repeated
+    tokens `kl_first`, the mean at the first occurrences of their bigrams, and `ratio`, `kl` over
+    that (docs/divergence.md). by_price, only with `price`: the reference first; `state_bytes` of
+    one sequence after `state_ids` ids, null where unknown; the perplexity; recall `gain` on AR
+    hits, and `retained` of the reference's; the loss to the reference on AR hits and where a bigram
+    first occurs. `family`: the model of which it is a variant. by_placebo, only with `placebo`: the
+    reference's own run, interpolated to the model's NLL between two checkpoints: `weight` of
     `checkpoint`, the rest of `next_checkpoint`.
     """
 
@@ -99,7 +105,12 @@ class GapTables(NotebookResult):
 
         places = {model: place for place, model in enumerate(models)}
         place = pl.col("model").replace_strict(places, default=-1)  # the reference first
-        return GapTables(**{name: frame.sort(place, maintain_order=True) for name, frame in self.frames().items()})
+        return GapTables(
+            **{
+                name: frame.sort(place, maintain_order=True)
+                for name, frame in self.frames().items()
+            }
+        )
 
 
 def attribute_gap(
@@ -114,15 +125,18 @@ def attribute_gap(
     num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
 ) -> GapTables:
-    """Divides the gap between each of `models` and `reference` (score files) over the tokens of `tokens` (labels).
+    """Divides the gap between each of `models` and `reference` (score files) over the tokens of
+    `tokens` (labels).
 
-    `names`: what the tables call them, the reference first, if not as their files do.
-    The slices are AR hits and other tokens, further `slices`, and the classes of PARTITION. `clean`: of the tokens that are not
-    known to be in the training text, whose bytes are not known, so that there are no bits per byte.
+    `names`: what the tables call them, the reference first, if not as their files do. The slices
+    are AR hits and other tokens, further `slices`, and the classes of PARTITION. `clean`: of the
+    tokens that are not known to be in the training text, whose bytes are not known, so that there
+    are no bits per byte.
 
-    Intervals are over clusters, one of CLUSTERS (`num_resamples` resamples drawn from `seed`, the same for every model and
-    slice), for all sources together, for each of the MAX_RESAMPLED_SOURCES largest by tokens, and for all further ones as one.
-    The result is bit-identical for the same files and arguments.
+    Intervals are over clusters, one of CLUSTERS (`num_resamples` resamples drawn from `seed`, the
+    same for every model and slice), for all sources together, for each of the MAX_RESAMPLED_SOURCES
+    largest by tokens, and for all further ones as one. The result is bit-identical for the same
+    files and arguments.
 
     Raises UserError if a file is not as expected, scores are of other sequences, or models repeat.
     """
@@ -146,7 +160,10 @@ def attribute_gap(
                 pairs.append(work.pair(model))
                 show(model)
     distinct = are_distinct([pair.gap for pair in pairs])
-    judged = [pair.judged(is_distinct, labelled, cluster) for pair, is_distinct in zip(pairs, distinct, strict=True)]
+    judged = [
+        pair.judged(is_distinct, labelled, cluster)
+        for pair, is_distinct in zip(pairs, distinct, strict=True)
+    ]
     frames = {}
     for name in judged[0]:
         frames[name] = pl.concat([tables[name] for tables in judged])
@@ -191,16 +208,28 @@ def _of_repeated(frames: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
     import polars as pl
 
     names = {hits: repeated for repeated, hits in HITS_OF_REPEATED.items()}
-    note = pl.col("note").str.replace("an AR hit", "a repeated bigram").str.replace("AR hits", "repeated bigrams")
-    frames = {**frames, "gap": frames["gap"].filter(pl.col("slice") != "repeated").with_columns(note)}
+    note = (
+        pl.col("note")
+        .str.replace("an AR hit", "a repeated bigram")
+        .str.replace("AR hits", "repeated bigrams")
+    )
+    frames = {
+        **frames,
+        "gap": frames["gap"].filter(pl.col("slice") != "repeated").with_columns(note),
+    }
     for name in ("gap", "by_distance", "by_match", "by_position"):
         frames[name] = frames[name].with_columns(pl.col("slice").replace(names))
-    return frames | {name: schemas.frame_of(f"gap/{name}", []) for name in ("by_count", "by_threshold", "by_partition")}
+    return frames | {
+        name: schemas.frame_of(f"gap/{name}", [])
+        for name in ("by_count", "by_threshold", "by_partition")
+    }
 
 
 def _check_models(models: Sequence[str]) -> None:
     if not models:
-        raise UserError("no model to compare with the reference", remedy="name two models: the reference first")
+        raise UserError(
+            "no model to compare with the reference", remedy="name two models: the reference first"
+        )
     for model in models:
         if models.count(model) > 1:
             raise UserError("given twice", where=model, remedy="name each model once")
@@ -208,13 +237,17 @@ def _check_models(models: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """The tables of the reference and a model by name, whose shares are not judged yet; `gap`: of each row of the gap table."""
+    """The tables of the reference and a model by name, whose shares are not judged yet; `gap`: of
+    each row of the gap table."""
 
     tables: dict[str, pl.DataFrame]
     gap: Ratio
 
-    def judged(self, is_distinct: np.ndarray, tokens: LabelledTokens, cluster: str) -> dict[str, pl.DataFrame]:
-        """The tables with notes on shares that are void; `is_distinct`: of each row, among all models of the command."""
+    def judged(
+        self, is_distinct: np.ndarray, tokens: LabelledTokens, cluster: str
+    ) -> dict[str, pl.DataFrame]:
+        """The tables with notes on shares that are void; `is_distinct`: of each row, among all
+        models of the command."""
         import polars as pl
 
         known = [None if np.isnan(number) else bool(number) for number in is_distinct]
@@ -271,11 +304,15 @@ class _Attribution:
             figures: dict[str, Any] = dict(gap_figures(sums, self._all_tokens, model, *self._draws))
             if name in ("by_threshold", "by_partition"):
                 figures |= _UNJUDGED
-            frame = schemas.frame_of_columns(f"gap/{name}", sums.keys, {**self._pair_names(model), **figures})
+            frame = schemas.frame_of_columns(
+                f"gap/{name}", sums.keys, {**self._pair_names(model), **figures}
+            )
             tables[name] = frame if "void" in figures else frame.filter(pl.col("tokens") > 0)
         if self._tokens.has_counts:
             last = max(tables["by_count"]["high"])
-            is_used = pl.col("threshold").is_in([*count_cuts(self._tokens.max_count).values()]) | (pl.col("threshold") <= last)
+            is_used = pl.col("threshold").is_in([*count_cuts(self._tokens.max_count).values()]) | (
+                pl.col("threshold") <= last
+            )
             tables["by_threshold"] = tables["by_threshold"].filter(is_used)
         return _Pair(tables, ratio(by_source.gap(model), by_source["tokens"], *self._draws))
 
@@ -294,16 +331,28 @@ class _Attribution:
         control = ratio(sums.gap(model, "first_nll"), all_tokens.gap(model), *self._draws)
         with np.errstate(divide="ignore", invalid="ignore"):
             for name in ("p", "first_p"):
-                figures |= {f"{name}_reference": sums[f"{name}_0"].total / tokens, f"{name}_model": sums[f"{name}_{model}"].total / tokens}
+                figures |= {
+                    f"{name}_reference": sums[f"{name}_0"].total / tokens,
+                    f"{name}_model": sums[f"{name}_{model}"].total / tokens,
+                }
         for side, number in (("reference", 0), ("model", model)):
             figures |= efficiency(sums, number, *self._draws).columns(f"efficiency_{side}")
-        figures |= {**control.columns("control_share"), "is_distinct": None, "cluster": self._cluster}
+        figures |= {
+            **control.columns("control_share"),
+            "is_distinct": None,
+            "cluster": self._cluster,
+        }
         blank = {**_UNJUDGED, "bytes": None, "bpb_reference": None, "bpb_model": None}
-        frame = schemas.frame_of_columns("gap/gap", sums.keys, {**self._pair_names(model), **figures, **blank})
-        return schemas.frame_of("gap/gap", [row | self._bits_per_byte(row) for row in frame.to_dicts()])
+        frame = schemas.frame_of_columns(
+            "gap/gap", sums.keys, {**self._pair_names(model), **figures, **blank}
+        )
+        return schemas.frame_of(
+            "gap/gap", [row | self._bits_per_byte(row) for row in frame.to_dicts()]
+        )
 
     def _bits_per_byte(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The bytes of a row's tokens and the bits of NLL over them; None where these are not known."""
+        """The bytes of a row's tokens and the bits of NLL over them; None where these are not
+        known."""
         num_bytes = self._num_bytes.get((row["source"], row["slice"]))
         bits: dict[str, Any] = {"bytes": num_bytes}
         for side in ("reference", "model"):
@@ -316,7 +365,9 @@ class _Attribution:
         columns |= {f"ar_{name}": f"ar_{column}" for name, column in columns.items()}
         documents = self._sums.documents
         figures = {name: documents[column] for name, column in columns.items()}
-        return schemas.frame_of_columns("gap/by_document", documents, {**self._pair_names(model), **figures})
+        return schemas.frame_of_columns(
+            "gap/by_document", documents, {**self._pair_names(model), **figures}
+        )
 
 
 def _bytes_by_slice(tokens: LabelledTokens) -> dict[tuple[str, str], int]:

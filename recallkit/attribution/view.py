@@ -357,13 +357,22 @@ class ComparisonView(ResultView):
                 "--train SOURCE gives the counts."
             )
             shares = "Share of the gap: the part that repeated bigrams (rep.) carry."
+        has_none = every["delta_nll_ci_low"] is None
+        intervals = "Intervals:" if has_none else "Brackets: 95 % intervals,"
         sentences = [
-            f"{self.hits_at_first} are {percent(hits['share_of_tokens'], 2)} of {every['tokens']:,} tokens.",
+            (
+                f"{self.hits_at_first} are {percent(hits['share_of_tokens'], 2)} of "
+                f"{every['tokens']:,} tokens."
+            ),
             rare,
             *what_of_training(labels, every["tokens"]),
-            f"Gain: p(token) on {self.hits} less p at the bigram's first occurrence, in points. Retained: gain in % of the reference's.",
+            (
+                f"Gain: p(token) on {self.hits} less p at the bigram's first occurrence, in "
+                "points. "
+                "Retained: gain in % of the reference's."
+            ),
             shares,
-            f"{'Intervals:' if every['delta_nll_ci_low'] is None else 'Brackets: 95 % intervals,'} {resampled(every)}.",
+            f"{intervals} {resampled(every)}.",
         ]
         caption = self._plain(" ".join(sentences) + self._leads())
         return "\n".join([caption, *(about_counts(labels, self.warning) if self.warning else ())])
@@ -433,7 +442,10 @@ class ComparisonView(ResultView):
         """
         rows = [self._total(model, "ar_hit") for model in self.models]
         sentences = [
-            f"Control: the share that {self.hits} would carry if models differed on them as on the first occurrences of the same bigrams.",
+            (
+                f"Control: the share that {self.hits} would carry if models differed on them as on "
+                "the first occurrences of the same bigrams."
+            ),
             "It is not subtracted.",
         ]
         if len(rows) > 1 and rows[0]["effective_clusters"] >= MIN_CLUSTERS:
@@ -447,7 +459,9 @@ class ComparisonView(ResultView):
         """What is retained and the share of the gap by source, the largest first; None if there
         is only one source."""
         rows, models = rows_by_slice(self.rows.gap), self.models
-        of_first = [source for model, source, name in rows if (model, name) == (models[0], "ar_hit")]
+        of_first = [
+            source for model, source, name in rows if (model, name) == (models[0], "ar_hit")
+        ]
         sources = [source for source in of_first if source != "ALL"]
         if len(sources) < 2:
             return None
@@ -511,10 +525,17 @@ class ComparisonView(ResultView):
             lines.append([model, *shares])
         rare = f"Rare: seen at most {self.labels['max_count']:,} times in training."
         return Table(
-            "Where the gap lies: tokens by what the context already contains and by the bigram's training count",
+            (
+                "Where the gap lies: tokens by what the context already contains and by the "
+                "bigram's "
+                "training count"
+            ),
             ["model", *(class_.name.replace(" ", "\n") for class_ in PARTITION)],
             lines,
-            f"{rare} The first class is the AR hits. A model's shares add up to 100 %.{self._leads()}",
+            (
+                f"{rare} The first class is the AR hits. A model's shares add up to 100 "
+                f"%.{self._leads()}"
+            ),
         )
 
 
@@ -553,7 +574,8 @@ def what_of_training(labels: Mapping[str, Any], tokens: int) -> list[str]:
     sentences = [copied] if copied else []
     if exactly:
         sentences.append(
-            f"Left out: {counted(left_out, 'token')}, among them the first {exactly:,} of every sequence, which a variant reads exactly."
+            f"Left out: {counted(left_out, 'token')}, among them the first {exactly:,} of every "
+            "sequence, which a variant reads exactly."
         )
     elif left_out:
         sentences.append(f"Left out (--clean): the {counted(left_out, 'token')} that are in it.")
@@ -586,6 +608,8 @@ def _inexact(shares: Mapping[str, Any]) -> list[str]:
     lines = []
     for model, share in shares.items():
         hits = f", {percent(share['ar_hit'])} of AR hits" if share.get("ar_hit") is not None else ""
-        elsewhere = f"{percent(share['all'])} of tokens{hits} do not begin and end where its tokens do"
+        elsewhere = (
+            f"{percent(share['all'])} of tokens{hits} do not begin and end where its tokens do"
+        )
         lines.append(f"{model}: another tokenizer; {elsewhere}")
     return lines

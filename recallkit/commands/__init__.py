@@ -1,4 +1,5 @@
-"""The commands, which are also functions of the Python API; a module has those of one theme, and related functions of Python only."""
+"""The commands, which are also functions of the Python API; a module has those of one theme, and
+related functions of Python only."""
 
 GROUPS = {
     "The gap": {
@@ -12,14 +13,21 @@ GROUPS = {
         "track": "gap",
     },
     "Causal measures": {"intervene": "causal", "ablate": "causal"},
-    "Recall tasks": {"eval-recall": "recall", "build-rows": "recall", "mqar": "recall", "train": "train"},
+    "Recall tasks": {
+        "eval-recall": "recall",
+        "build-rows": "recall",
+        "mqar": "recall",
+        "train": "train",
+    },
     "Results": {"report": "results", "tokens": "results", "verify": "results"},
     "What there is": {"models": "about", "sources": "about", "tasks": "about"},
     "This machine": {"doctor": "about"},
 }
 """The module of each command, in the order and under the headings of the help."""
 
-COMMANDS = {name: f"{__name__}.{module}" for group in GROUPS.values() for name, module in group.items()}
+COMMANDS = {
+    name: f"{__name__}.{module}" for group in GROUPS.values() for name, module in group.items()
+}
 """The full name of each command's module."""
 
 USUAL = {

@@ -24,22 +24,32 @@ def _list_of(title: str, rows: Rows) -> Outcome[Rows]:
 class ListModels(Options):
     """What is said of models."""
 
-    models: AnyModels | None = argument(f"With --describe: models ({MODEL_SYNTAX}), or tokenizers alone.", metavar="MODEL")
+    models: AnyModels | None = argument(
+        f"With --describe: models ({MODEL_SYNTAX}), or tokenizers alone.", metavar="MODEL"
+    )
     _: KW_ONLY
     describe: bool = option("Parameters, state and operations of mixers and zoo models.", False)
-    presets: bool = option("The papers' architectures: printed and counted parameters, state, operations.", False)
+    presets: bool = option(
+        "The papers' architectures: printed and counted parameters, state, operations.", False
+    )
 
 
 @command(
     "models",
     ListModels,
-    examples=("recallkit models", "recallkit models --describe path/to/mamba", "recallkit models --describe"),
+    examples=(
+        "recallkit models",
+        "recallkit models --describe path/to/mamba",
+        "recallkit models --describe",
+    ),
     prints=("full",),
 )
 def models(options: ListModels) -> Outcome[Any]:
-    """List the models that can be scored, one per line; with --describe, the costs of mixers and zoo models.
+    """List the models that can be scored, one per line; with --describe, the costs of mixers and
+    zoo models.
 
-    `--describe MODEL` shows what a model reads: its context, its tokenizer, the token before every text, and the token that ends documents.
+    `--describe MODEL` shows what a model reads: its context, its tokenizer, the token before every
+    text, and the token that ends documents.
     """
     from recallkit.models import describe
     from recallkit.models.loading import describe_models
@@ -47,7 +57,11 @@ def models(options: ListModels) -> Outcome[Any]:
 
     if options.presets:
         presets = describe.describe_presets()
-        return Outcome(lambda: presets, lambda full: describe.print_presets(presets, full=full), lambda: presets)
+        return Outcome(
+            lambda: presets,
+            lambda full: describe.print_presets(presets, full=full),
+            lambda: presets,
+        )
     if options.models is not None:
         inputs = describe.describe_inputs(list_models(options.models))
         return Outcome(lambda: inputs, lambda full: describe.print_inputs(inputs), lambda: inputs)
@@ -67,24 +81,33 @@ def sources(_: Options) -> Outcome[Rows]:
     """List the kinds of text that can be read, one per line."""
     from recallkit.text.sources import describe_sources
 
-    return _list_of("What can be given as SOURCE to `count`, `slice` and `profile`.", describe_sources())
+    return _list_of(
+        "What can be given as SOURCE to `count`, `slice` and `profile`.", describe_sources()
+    )
 
 
 @command("tasks", Options, examples=("recallkit tasks",))
 def tasks(_: Options) -> Outcome[Rows]:
-    """List the recall tasks of `eval-recall` and the synthetic ones of `mqar` and `train`, one per line."""
+    """List the recall tasks of `eval-recall` and the synthetic ones of `mqar` and `train`, one per
+    line."""
     from recallkit import plugins
     from recallkit.recall.run import describe_tasks
     from recallkit.synthetic.tasks import describe_tasks as describe_synthetic
 
-    synthetic = [(name, f"synthetic: {description.rstrip('.')}") for name, description in describe_synthetic()]
+    synthetic = [
+        (name, f"synthetic: {description.rstrip('.')}")
+        for name, description in describe_synthetic()
+    ]
     rows = [*describe_tasks(), *synthetic, *plugins.describe("synthetic task")]
-    return _list_of("What `eval-recall --tasks` takes; synthetic ones: `mqar --task`, `train --task`.", rows)
+    return _list_of(
+        "What `eval-recall --tasks` takes; synthetic ones: `mqar --task`, `train --task`.", rows
+    )
 
 
 @command("doctor", Options, examples=("recallkit doctor", "recallkit doctor --json"))
 def doctor(_: Options) -> Outcome[Rows]:
-    """Print what a bug report needs: versions, devices, memory, folders and caches, settings; without secrets."""
+    """Print what a bug report needs: versions, devices, memory, folders and caches, settings;
+    without secrets."""
     from recallkit.doctor.facts import describe_installation
 
     return _list_of("What a bug report needs.", describe_installation())

@@ -1,9 +1,11 @@
-"""One declaration, two interfaces: a function of declared options is both a command of the command line and a Python function.
+"""One declaration, two interfaces: a function of declared options is both a command of the command
+line and a Python function.
 
-`command` takes a function of one argument, the options as an instance of a dataclass (`recallkit.declarations`), which returns an
-`Outcome`. It returns the function for Python, whose signature is that of the dataclass: type checkers and editors see every
-option. The command is entered in `DECLARED`, from which `recallkit.commands.app` makes the command line, and the outcome is
-printed, as JSON with `--json`, or written with `--export`, `--figures`.
+`command` takes a function of one argument, the options as an instance of a dataclass
+(`recallkit.declarations`), which returns an `Outcome`. It returns the function for Python, whose
+signature is that of the dataclass: type checkers and editors see every option. The command is
+entered in `DECLARED`, from which `recallkit.commands.app` makes the command line, and the outcome
+is printed, as JSON with `--json`, or written with `--export`, `--figures`.
 """
 
 import functools
@@ -15,7 +17,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_args, get_origin
 
-from recallkit.declarations import OUTPUT, File, Options, Parameter, names, option, parameters_of, path
+from recallkit.declarations import (
+    OUTPUT,
+    File,
+    Options,
+    Parameter,
+    names,
+    option,
+    parameters_of,
+    path,
+)
 from recallkit.errors import UsageError, UserError
 from recallkit.options import LabelOptions
 
@@ -40,9 +51,10 @@ def no_figures(models: Sequence[str]) -> "Sequence[Figure]":
 class Outcome(Generic[T]):
     """The result of a command, in every form that can be requested; only the requested one is made.
 
-    `show` prints the answer, or all there is (`full`). `exports` are frames by name (a dataclass or a mapping), tables as they are
-    printed, and the folder, if there is one; with `figures`, of some models or of all, they are also what a notebook shows of the value.
-    `views` have what is in model cards. `failure` ends the command with status 1, after this note.
+    `show` prints the answer, or all there is (`full`). `exports` are frames by name (a dataclass or
+    a mapping), tables as they are printed, and the folder, if there is one; with `figures`, of some
+    models or of all, they are also what a notebook shows of the value. `views` have what is in
+    model cards. `failure` ends the command with status 1, after this note.
     """
 
     value: Callable[[], T]
@@ -55,7 +67,8 @@ class Outcome(Generic[T]):
 
     @classmethod
     def from_views(cls, tables: T, *makers: "Callable[[], ResultView]") -> "Outcome[T]":
-        """The tables of a result in a folder, which the first view shows; those of others are printed with --full, exported and drawn."""
+        """The tables of a result in a folder, which the first view shows; those of others are
+        printed with --full, exported and drawn."""
         views = functools.cache(lambda: [make() for make in makers])
         return cls(
             value=lambda: tables,
@@ -68,14 +81,21 @@ class Outcome(Generic[T]):
 
     @staticmethod
     def of_shares(progress: Mapping[str, Mapping[str, Any]]) -> "Outcome[Any]":
-        """How far all shares of each result are together, by its name: `parts_done` of `num_parts`, or `joined`."""
+        """How far all shares of each result are together, by its name: `parts_done` of `num_parts`,
+        or `joined`."""
         from recallkit.display.console import print_line
 
         def show(full: bool) -> None:
             for name, shares in progress.items():
                 is_done = shares["parts_done"] == shares["num_parts"]
-                rest = "run it without --share to join them" if is_done else "other shares are not done"
-                parts = f"{shares['parts_done']:,} of {shares['num_parts']:,} parts are done, {rest}"
+                rest = (
+                    "run it without --share to join them"
+                    if is_done
+                    else "other shares are not done"
+                )
+                parts = (
+                    f"{shares['parts_done']:,} of {shares['num_parts']:,} parts are done, {rest}"
+                )
                 print_line(f"{name}: {'joined' if shares['joined'] else parts}")
 
         return Outcome(value=lambda: progress, show=show, json=lambda: progress)
@@ -95,12 +115,21 @@ def _formats(text: Any) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Printing(Options):
-    """How the command line prints, exports and draws a result. A command has those of these options that fit its result."""
+    """How the command line prints, exports and draws a result. A command has those of these options
+    that fit its result."""
 
     figures: File | None = option(
-        "Also write the figures to this folder for a paper, as PDF, SVG and PNG, with LaTeX.", metavar="DIR", panel=OUTPUT
+        "Also write the figures to this folder for a paper, as PDF, SVG and PNG, with LaTeX.",
+        metavar="DIR",
+        panel=OUTPUT,
     )
-    width: float = option("How wide the figures are.", "column", metavar="column|text|INCHES", parse=_inches, panel=OUTPUT)
+    width: float = option(
+        "How wide the figures are.",
+        "column",
+        metavar="column|text|INCHES",
+        parse=_inches,
+        panel=OUTPUT,
+    )
     drawn: str | Sequence[str] | None = option(
         "With --figures: draw only this model and the reference. May be repeated.",
         flags=("--model",),
@@ -126,8 +155,8 @@ ANSWER = ("figures", "width", "export", "full")
 class Command:
     """A command of the command line.
 
-    `python` is the dataclass of Python's arguments, `options` that of the command line's, which its function takes; `prints` are
-    its options of `Printing`.
+    `python` is the dataclass of Python's arguments, `options` that of the command line's, which its
+    function takes; `prints` are its options of `Printing`.
     """
 
     name: str
@@ -139,15 +168,24 @@ class Command:
 
     @property
     def parameters(self) -> list[Parameter]:
-        """All options of the command, in the order of its help: what is written and how comes last."""
+        """All options of the command, in the order of its help: what is written and how comes
+        last."""
         printing = parameters_of(Printing)
-        parameters = parameters_of(self.python) | parameters_of(self.options) | {name: printing[name] for name in self.prints}
+        parameters = (
+            parameters_of(self.python)
+            | parameters_of(self.options)
+            | {name: printing[name] for name in self.prints}
+        )
         order = (None, "force", "as_json")
         place = {name: order.index(name if name in order else None) for name in parameters}
-        return sorted(parameters.values(), key=lambda parameter: (parameter.option.panel == OUTPUT, place[parameter.name]))
+        return sorted(
+            parameters.values(),
+            key=lambda parameter: (parameter.option.panel == OUTPUT, place[parameter.name]),
+        )
 
     def run(self, **values: Any) -> int:
-        """Runs it with these values of its options, prints and writes the outcome; returns the exit status."""
+        """Runs it with these values of its options, prints and writes the outcome; returns the exit
+        status."""
         from recallkit.display import console
 
         printing = Printing(**{name: values.pop(name) for name in self.prints})
@@ -191,7 +229,9 @@ class Command:
         self.log(trackers, outcome, options)
         return value
 
-    def log(self, trackers: "Mapping[Destination, Tracker]", outcome: Outcome[Any], options: Options) -> bool:
+    def log(
+        self, trackers: "Mapping[Destination, Tracker]", outcome: Outcome[Any], options: Options
+    ) -> bool:
         """Logs the outcome, with the options, to the trackers; False if one of them failed."""
         if not trackers:
             return True
@@ -200,11 +240,17 @@ class Command:
 
         logged = parameters_of(type(options)).keys() - {"log_to"}
         settings = {name: value for name, value in options.not_usual().items() if name in logged}
-        return not log_result(trackers, lambda folder: make_record(self.name, settings, outcome.exports(), outcome.figures(()), folder))
+        return not log_result(
+            trackers,
+            lambda folder: make_record(
+                self.name, settings, outcome.exports(), outcome.figures(()), folder
+            ),
+        )
 
 
 def _with_counts_here(options: E) -> E:
-    """The options, with counts that are at a URL downloaded. Raises UserError as `counts_here` does."""
+    """The options, with counts that are at a URL downloaded. Raises UserError as `counts_here`
+    does."""
     counts = str(getattr(options, "counts", ""))
     is_index = counts.startswith("infini-gram:")
     if (is_index and isinstance(options, LabelOptions)) or not (is_index or "://" in counts):
@@ -215,7 +261,8 @@ def _with_counts_here(options: E) -> E:
 
 
 def _open_trackers(options: Options) -> "dict[Destination, Tracker]":
-    """Those of the option `log_to`, if a command has it: opened before the work, so that what is missing costs nothing."""
+    """Those of the option `log_to`, if a command has it: opened before the work, so that what is
+    missing costs nothing."""
     destinations = getattr(options, "log_to", None)
     if not destinations:
         return {}
@@ -231,12 +278,18 @@ def _export(outcome: Outcome[Any], formats: Sequence[str]) -> list[Path]:
     files = []
     for frames, tables, folder in outcome.exports():
         if folder is None:
-            raise UsageError("no directory to write to", where="--export", remedy="name it with -o DIR")
+            raise UsageError(
+                "no directory to write to", where="--export", remedy="name it with -o DIR"
+            )
         files += export(frames, tables, folder, formats)
     if "card" in formats:
         measured = [view for view in outcome.views() if view.measured()]
         if not measured:
-            raise UsageError("has no figures for a model card", where="--export card", remedy="`gap` and `eval-recall` have some")
+            raise UsageError(
+                "has no figures for a model card",
+                where="--export card",
+                remedy="`gap` and `eval-recall` have some",
+            )
         files += [file for view in measured for file in write_cards(view)]
     return files
 
@@ -252,12 +305,16 @@ def _draw(outcome: Outcome[Any], folder: Path, printing: Printing) -> list[Path]
     elif printing.drawn is not None:
         figures = outcome.figures(choose_models(names(printing.drawn), every))
     if any(len(figure.models) > MOST_COLOURED for figure in figures):
-        console.note(f"of more than {MOST_COLOURED} models only the reference has a colour: choose some with `report --model`")
+        console.note(
+            f"of more than {MOST_COLOURED} models only the reference has a colour: choose some "
+            "with `report --model`"
+        )
     return save_figures(figures, folder, printing.width, styles_of(every))
 
 
 def choose_models(typed: Iterable[str], figures: Sequence["Figure"]) -> list[str]:
-    """The models of figures that are meant, as results show them, without their folders, or as they are typed; and the reference.
+    """The models of figures that are meant, as results show them, without their folders, or as they
+    are typed; and the reference.
 
     Raises UserError for a name that is none of theirs, and where the reference would be alone.
     """
@@ -266,8 +323,12 @@ def choose_models(typed: Iterable[str], figures: Sequence["Figure"]) -> list[str
 
     every = list(dict.fromkeys(model for figure in figures for model in figure.models))
     if len(every) < 2:
-        raise UserError("these figures are not of several models", where="models", remedy="name none")
-    by_name = {label: model for model, label in labels(every, sys.maxsize).items()} | {model: model for model in every}
+        raise UserError(
+            "these figures are not of several models", where="models", remedy="name none"
+        )
+    by_name = {label: model for model, label in labels(every, sys.maxsize).items()} | {
+        model: model for model in every
+    }
     remedy = f"choose from {', '.join(map(shlex.quote, every[1:]))}"
     chosen = {every[0]}
     for name in typed:
@@ -291,47 +352,65 @@ def command(
     examples: tuple[str, ...],
     prints: tuple[str, ...] = (),
 ) -> Callable[[Callable[[E], Outcome[T]]], Callable[P, T]]:
-    """Makes a function the command `name`, and the function that Python calls; the first paragraph of its docstring is the help.
+    """Makes a function the command `name`, and the function that Python calls; the first paragraph
+    of its docstring is the help.
 
-    `options` is the dataclass of Python's arguments. The function's own argument may be of a class that derives from it: what that
-    adds are options of the command line only. `examples` are command lines, the end of the help. `prints` are the options of
-    `Printing` that it has besides `--json`.
+    `options` is the dataclass of Python's arguments. The function's own argument may be of a class
+    that derives from it: what that adds are options of the command line only. `examples` are
+    command lines, the end of the help. `prints` are the options of `Printing` that it has besides
+    `--json`.
     """
 
     def declare(function: Callable[[E], Outcome[T]]) -> Callable[P, T]:
         [parameter] = inspect.signature(function).parameters.values()
         line = parameter.annotation
-        DECLARED[name] = declared = Command(name, function, options, line, (*prints, "as_json"), examples)
-        called: Callable[P, T] = _python(function, options, lambda arguments: declared.call(line(**arguments)))
+        DECLARED[name] = declared = Command(
+            name, function, options, line, (*prints, "as_json"), examples
+        )
+        called: Callable[P, T] = _python(
+            function, options, lambda arguments: declared.call(line(**arguments))
+        )
         return called
 
     return declare
 
 
 def checked(options: Callable[P, E]) -> Callable[[Callable[[E], T]], Callable[P, T]]:
-    """Makes a function of the Python API only, whose arguments are the fields of a dataclass of options."""
+    """Makes a function of the Python API only, whose arguments are the fields of a dataclass of
+    options."""
     make: Callable[..., E] = options
 
     def declare(function: Callable[[E], T]) -> Callable[P, T]:
-        called: Callable[P, T] = _python(function, options, lambda arguments: function(_with_counts_here(make(**arguments))))
+        called: Callable[P, T] = _python(
+            function, options, lambda arguments: function(_with_counts_here(make(**arguments)))
+        )
         return called
 
     return declare
 
 
-def _python(function: Callable[..., Any], options: Any, call: Callable[[dict[str, Any]], Any]) -> Any:
-    """`call` with the arguments by name, under the name of `function`: the fields' types are its signature, their help its docstring."""
+def _python(
+    function: Callable[..., Any], options: Any, call: Callable[[dict[str, Any]], Any]
+) -> Any:
+    """`call` with the arguments by name, under the name of `function`: the fields' types are its
+    signature, their help its docstring."""
     declared = parameters_of(options)
     arguments = inspect.signature(options).parameters
     result = inspect.signature(function).return_annotation
     result = get_args(result)[0] if get_origin(result) is Outcome else result
-    signature = inspect.Signature([*arguments.values()], return_annotation=getattr(result, "__forward_arg__", result))
+    signature = inspect.Signature(
+        [*arguments.values()], return_annotation=getattr(result, "__forward_arg__", result)
+    )
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         return call(signature.bind(*args, **kwargs).arguments)
 
-    lines = ["", "Arguments:", *(f"    {name}: {declared[name].help()}" for name in declared)] if declared else []
+    lines = (
+        ["", "Arguments:", *(f"    {name}: {declared[name].help()}" for name in declared)]
+        if declared
+        else []
+    )
     called.__doc__ = "\n".join([inspect.getdoc(function) or "", *lines])
     called.__signature__ = signature  # type: ignore[attr-defined]
     return called

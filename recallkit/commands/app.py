@@ -1,4 +1,5 @@
-"""The command line as a whole, made from the declarations of the commands: its name, its version, its exit status."""
+"""The command line as a whole, made from the declarations of the commands: its name, its version,
+its exit status."""
 
 import inspect
 import re
@@ -28,17 +29,21 @@ EXIT_TERMINATED = 143
 HELP_ALL = "--help-all"
 
 WIDEST_NAME = 22
-"""Characters of an option with its placeholder that still has its help beside it, in the help of a command."""
+"""Characters of an option with its placeholder that still has its help beside it, in the help of a
+command."""
 
 
 def _write_sections(formatter: Any, sections: dict[str, list[tuple[str, str]]]) -> None:
-    """Names and what they are, under the heading of their group; help begins in the same column everywhere."""
+    """Names and what they are, under the heading of their group; help begins in the same column
+    everywhere."""
     names = [name for rows in sections.values() for name, _ in rows]
     width = max(len(name) for name in names if len(name) <= WIDEST_NAME)
     for heading, rows in sections.items():
         if rows:
             with formatter.section(heading):
-                formatter.write_dl([(name.ljust(width), text) for name, text in rows], col_max=width)
+                formatter.write_dl(
+                    [(name.ljust(width), text) for name, text in rows], col_max=width
+                )
 
 
 _FOLDERS = re.compile(r"(^|[=,])(?:~|\.{1,2})?/(?:[^=,/]*/)*(?=[^/])")
@@ -50,7 +55,8 @@ _TYPED = "recallkit.typed"
 
 
 class _Reading:
-    """Words are read by their declarations. typer converts them by pydantic, even those that are not there: 0.1 s of imports."""
+    """Words are read by their declarations. typer converts them by pydantic, even those that are
+    not there: 0.1 s of imports."""
 
     declared: Command | None = None
 
@@ -72,14 +78,23 @@ def command_line(name: str, words: Iterable[str]) -> str:
     return " ".join(["recallkit", name, *map(shlex.quote, public)])
 
 
-def _read(word: Any, parameter: Parameter | None, process: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
-    """A value of a command; what belongs to the program itself, such as --version, and what is missing is left to typer."""
+def _read(
+    word: Any,
+    parameter: Parameter | None,
+    process: Callable[[Any, Any], Any],
+    context: Any,
+    value: Any,
+) -> Any:
+    """A value of a command; what belongs to the program itself, such as --version, and what is
+    missing is left to typer."""
     is_missing = word.value_is_missing(value)
     if parameter is None or (is_missing and word.required):
         return process(context, value)
     if is_missing:
         return None
-    return [parameter.read(text) for text in value] if parameter.is_repeated else parameter.read(value)
+    return (
+        [parameter.read(text) for text in value] if parameter.is_repeated else parameter.read(value)
+    )
 
 
 class _Command(_Reading, TyperCommand):
@@ -115,7 +130,9 @@ class _Command(_Reading, TyperCommand):
         with formatter.section("Examples"):
             formatter.write("".join(f"  {example}\n" for example in self.declared.examples))
         if more:
-            formatter.write(f"\n`recallkit {name} {HELP_ALL}` shows {counted(more, 'more option')}.\n")
+            formatter.write(
+                f"\n`recallkit {name} {HELP_ALL}` shows {counted(more, 'more option')}.\n"
+            )
 
 
 def declared(name: str) -> Command:
@@ -153,7 +170,10 @@ _SETTINGS = {"help_option_names": ["--help", "-h"]}
 app = typer.Typer(
     name="recallkit",
     cls=_Group,
-    help="How much of the gap between an efficient language model and an attention model is associative recall in real text?",
+    help=(
+        "How much of the gap between an efficient language model and an attention model is "
+        "associative recall in real text?"
+    ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -181,7 +201,12 @@ def _log_json(value: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", metavar="", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", metavar="", callback=_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
     log_json: Annotated[
         bool,
         typer.Option(
@@ -189,7 +214,8 @@ def _root(
             metavar="",
             callback=_log_json,
             is_eager=True,
-            help="Make every line on stderr a JSON object: notes, progress, stages, errors. Works before or after the command; also "
+            help="Make every line on stderr a JSON object: notes, progress, stages, errors. Works "
+            "before or after the command; also "
             f"{events.VARIABLE}=1.",
         ),
     ] = False,
@@ -199,14 +225,23 @@ def _root(
 
 def _typer_parameter(parameter: Parameter) -> Any:
     """A parameter for typer: words, which the declaration reads."""
-    settings: dict[str, Any] = {"help": parameter.help(), "show_default": False, "metavar": parameter.metavar}
+    settings: dict[str, Any] = {
+        "help": parameter.help(),
+        "show_default": False,
+        "metavar": parameter.metavar,
+    }
     if parameter.choices:
         settings["autocompletion"] = lambda: list(parameter.choices)
-    return typer.Argument(**settings) if parameter.option.is_argument else typer.Option(*parameter.flags, **settings)
+    return (
+        typer.Argument(**settings)
+        if parameter.option.is_argument
+        else typer.Option(*parameter.flags, **settings)
+    )
 
 
 def _as_typer(command: Command) -> Any:
-    """A declared command for typer, which calls a function whose signature is made from the command's options."""
+    """A declared command for typer, which calls a function whose signature is made from the
+    command's options."""
     parameters = {parameter.name: parameter for parameter in command.parameters}
 
     def run(help_all: bool, **words: Any) -> int:
@@ -218,13 +253,20 @@ def _as_typer(command: Command) -> Any:
         return command.run(**values)
 
     def argument(name: str, kind: Any, default: Any, declaration: Any) -> inspect.Parameter:
-        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declaration])
+        return inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=default,
+            annotation=Annotated[kind, declaration],
+        )
 
     arguments = []
     for name, parameter in parameters.items():
         kind: Any = bool if parameter.kind is bool else list[str] if parameter.is_repeated else str
         arguments.append(argument(name, kind, parameter.default, _typer_parameter(parameter)))
-    help_all = typer.Option(HELP_ALL, metavar="", callback=_help_all, is_eager=True, help="Show all options and exit.")
+    help_all = typer.Option(
+        HELP_ALL, metavar="", callback=_help_all, is_eager=True, help="Show all options and exit."
+    )
     arguments.append(argument("help_all", bool, False, help_all))
     run.__signature__ = inspect.Signature(arguments)  # type: ignore[attr-defined]
     run.__annotations__ = {entry.name: entry.annotation for entry in arguments}

@@ -1,4 +1,5 @@
-"""Is it recall? `intervene`: what models lose where the earlier occurrences of a bigram are changed; `ablate`: without a mixer."""
+"""Is it recall? `intervene`: what models lose where the earlier occurrences of a bigram are
+changed; `ablate`: without a mixer."""
 
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -33,7 +34,9 @@ class Intervene(InterventionOptions, ScoringOptions, WritingOptions):
     models: AnyModels | None = models_option()
     _: KW_ONLY
     slices: File | None = slices_option()
-    out: File | None = out_option("Directory of the result tables.", default="a folder in the slices")
+    out: File | None = out_option(
+        "Directory of the result tables.", default="a folder in the slices"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +54,12 @@ class InterveneLine(ShareOptions, Intervene):
     prints=ANSWER,
 )
 def intervene(options: InterveneLine) -> Outcome["InterveneTables"]:
-    """Measure causal recall: how much less probable tokens become when earlier occurrences of their bigrams are broken up; resumes.
+    """Measure causal recall: how much less probable tokens become when earlier occurrences of their
+    bigrams are broken up; resumes.
 
-    The first model is the reference. For every other model the answer says how much of the reference's causal recall it retains, and
-    what part of its gap the difference is.
-    Columns: see `InterveneTables`.
+    The first model is the reference. For every other model the answer says how much of the
+    reference's causal recall it retains, and what part of its gap the difference is. Columns: see
+    `InterveneTables`.
     """
     from recallkit import builtin, intervening
     from recallkit.intervening.view import InterventionView
@@ -67,7 +71,9 @@ def intervene(options: InterveneLine) -> Outcome["InterveneTables"]:
         options = replace(options, samples=options.samples or BUILTIN_SAMPLES)
     target = path(options.out) or intervening.intervention_path(folder, compared, options)
     if options.share is not None:
-        return Outcome.of_shares(intervening.score_share(compared, folder, options, options, options.share))
+        return Outcome.of_shares(
+            intervening.score_share(compared, folder, options, options, options.share)
+        )
     tables = intervening.intervene(compared, folder, target, options, options)
     return Outcome.from_views(tables, lambda: InterventionView(target, tables))
 
@@ -79,17 +85,21 @@ _MODEL = "zoo:hybrid"
 class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
     """Which mixers of which model are replaced, and by what."""
 
-    model: AnyModel | None = argument(f"The model: {MODEL_SYNTAX}. Default: {_MODEL}.", metavar="MODEL")
+    model: AnyModel | None = argument(
+        f"The model: {MODEL_SYNTAX}. Default: {_MODEL}.", metavar="MODEL"
+    )
     _: KW_ONLY
     slices: File | None = slices_option()
     mixers: str = option(
-        "Sets of mixers, joined with commas: layers (0,3,5), kinds (attention), or several at once (0+3); each: every mixer on its own "
+        "Sets of mixers, joined with commas: layers (0,3,5), kinds (attention), or several at "
+        "once (0+3); each: every mixer on its own "
         "and every kind as a whole.",
         "each",
         metavar="SETS",
     )
     heads: bool = option(
-        "Search the heads of these mixers: all heads of a mixer together, then halves of every group that recall needs, down to single "
+        "Search the heads of these mixers: all heads of a mixer together, then halves of every "
+        "group that recall needs, down to single "
         "heads.",
         False,
     )
@@ -100,7 +110,9 @@ class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
         least=1,
         most=config.MOST,
     )
-    by: Literal["zero", "mean"] = option("What replaces their outputs: zero, or each output's mean over the text.", "zero")
+    by: Literal["zero", "mean"] = option(
+        "What replaces their outputs: zero, or each output's mean over the text.", "zero"
+    )
 
 
 @command(
@@ -115,12 +127,13 @@ class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
     prints=ANSWER,
 )
 def ablate(options: Ablate) -> Outcome["AblationTables"]:
-    """Replace the outputs of a model's token mixers, one by one and by kind, and measure the recall retained and the loss.
+    """Replace the outputs of a model's token mixers, one by one and by kind, and measure the recall
+    retained and the loss.
 
     With --budget, which few attention layers keep most of the recall.
 
-    Scores the model unchanged and without each set of mixers, where that is not done yet. The tables are also written to `out`.
-    Columns: see `AblationTables`.
+    Scores the model unchanged and without each set of mixers, where that is not done yet. The
+    tables are also written to `out`. Columns: see `AblationTables`.
     """
     from recallkit import ablation, builtin
     from recallkit.ablation.view import AblationView
@@ -128,7 +141,9 @@ def ablate(options: Ablate) -> Outcome["AblationTables"]:
 
     sets = [name.strip() for name in options.mixers.split(",") if name.strip()]
     if not sets:
-        raise UsageError("no mixers are named", where="--mixers", remedy="name layers or kinds, or each")
+        raise UsageError(
+            "no mixers are named", where="--mixers", remedy="name layers or kinds, or each"
+        )
     model = one_model(_MODEL if options.model is None else options.model)
     folder = builtin.named_slices(options.slices, [model])
     question = ablation.AblationQuestion(

@@ -31,11 +31,21 @@ if TYPE_CHECKING:
 
 _models = partial(
     argument,
-    f"Models to evaluate (see `recallkit models`), the reference first: {MODEL_SYNTAX}. Default: control models.",
+    (
+        f"Models to evaluate (see `recallkit models`), the reference first: {MODEL_SYNTAX}. "
+        "Default: "
+        "control models."
+    ),
     metavar="MODEL",
 )
 _out = partial(out_option, default="evals; a folder in the cache without MODEL and --data")
-_shots = partial(option, "Examples before each question in lm-eval's tasks.", least=0, most=1000, default="each task's own")
+_shots = partial(
+    option,
+    "Examples before each question in lm-eval's tasks.",
+    least=0,
+    most=1000,
+    default="each task's own",
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,11 @@ class EvalRecallLine(EvalRecall):
     """What the command line has besides; in Python, `eval_stock` is a function."""
 
     lm_eval_task: str | Sequence[str] | None = option(
-        "Run this task of lm-eval unchanged: its name, or the path of a YAML file. May be repeated.", metavar="NAME"
+        (
+            "Run this task of lm-eval unchanged: its name, or the path of a YAML file. May be "
+            "repeated."
+        ),
+        metavar="NAME",
     )
     shots: int | None = _shots()
 
@@ -67,13 +81,17 @@ class EvalRecallLine(EvalRecall):
     "eval-recall",
     EvalRecall,
     examples=(
-        "recallkit eval-recall path/to/attention path/to/mamba --tasks swde,fda --limit 100 -o evals",
+        (
+            "recallkit eval-recall path/to/attention path/to/mamba --tasks swde,fda --limit 100 -o "
+            "evals"
+        ),
         "recallkit eval-recall path/to/model --data rows.jsonl --prompt twice",
     ),
     prints=ANSWER,
 )
 def eval_recall(options: EvalRecallLine) -> Outcome["RecallTables"]:
-    """Evaluate recall of facts in real documents (SWDE, FDA, SQuAD, NQ, TriviaQA, DROP, package METADATA) or of needles; resumes.
+    """Evaluate recall of facts in real documents (SWDE, FDA, SQuAD, NQ, TriviaQA, DROP, package
+    METADATA) or of needles; resumes.
 
     The first model is the reference. Columns: see `RecallTables`, and docs/recall.md.
     """
@@ -88,10 +106,18 @@ def eval_recall(options: EvalRecallLine) -> Outcome["RecallTables"]:
         tasks = [] if options.lm_eval_task is not None else tasks_of(path(options.data))
     own = [name for name in tasks if name not in SETS]
     stock = lm_eval_names([*names(options.lm_eval_task), *(name for name in tasks if name in SETS)])
-    models = builtin.named_models(options.models, builtin.LIKELIHOOD_MODELS if stock else builtin.RECALL_MODELS)
-    folder = builtin.results_folder("evals", path(options.out), is_builtin=options.models is None and options.data is None)
+    models = builtin.named_models(
+        options.models, builtin.LIKELIHOOD_MODELS if stock else builtin.RECALL_MODELS
+    )
+    folder = builtin.results_folder(
+        "evals", path(options.out), is_builtin=options.models is None and options.data is None
+    )
     if options.shots is not None and not stock:
-        raise UsageError("is for tasks of lm-eval", where="--shots", remedy="name some with --lm-eval-task, or --tasks superglue")
+        raise UsageError(
+            "is for tasks of lm-eval",
+            where="--shots",
+            remedy="name some with --lm-eval-task, or --tasks superglue",
+        )
     own_plan = recall.plan_recall(models, own, folder, options) if own else None
     stock_plan = plan_stock(models, stock, folder, options, shots=options.shots) if stock else None
 
@@ -111,12 +137,17 @@ def eval_recall(options: EvalRecallLine) -> Outcome["RecallTables"]:
         outcome,
         show=show,
         json=lambda: {"out": str(folder), **outcome.json(), "metrics": metrics.to_dicts()},
-        exports=lambda: [*outcome.exports(), ({"metrics": metrics}, {"metrics": metrics_table(metrics)}, folder)],
+        exports=lambda: [
+            *outcome.exports(),
+            ({"metrics": metrics}, {"metrics": metrics_table(metrics)}, folder),
+        ],
     )
 
 
 def _no_tables() -> "RecallTables":
-    raise UsageError("tasks of lm-eval have other metrics", where="tasks", remedy="ask eval_stock for them")
+    raise UsageError(
+        "tasks of lm-eval have other metrics", where="tasks", remedy="ask eval_stock for them"
+    )
 
 
 @dataclass(frozen=True)
@@ -132,10 +163,12 @@ class EvalStock(PromptOptions):
 
 @checked(EvalStock)
 def eval_stock(options: EvalStock) -> "pl.DataFrame":
-    """Run tasks of lm-eval unchanged, as `eval-recall --lm-eval-task`: names, YAML files, `commonsense` or `superglue` for those of Based.
+    """Run tasks of lm-eval unchanged, as `eval-recall --lm-eval-task`: names, YAML files,
+    `commonsense` or `superglue` for those of Based.
 
-    Returns one row per model, task and metric: model, task, version, metric, filter, value, standard_error, shots, num_documents; and for
-    each whole set of tasks its average, by task and then across tasks.
+    Returns one row per model, task and metric: model, task, version, metric, filter, value,
+    standard_error, shots, num_documents; and for each whole set of tasks its average, by task and
+    then across tasks.
     """
     from recallkit import builtin
     from recallkit.recall.stock_tasks import lm_eval_names, plan_stock, task_names
@@ -150,11 +183,15 @@ def eval_stock(options: EvalStock) -> "pl.DataFrame":
 class BuildRows(ForceOptions):
     """Of which documents rows are made, and how."""
 
-    documents: File = argument("Documents with text and pairs: JSON Lines, JSON or Parquet.", MISSING, metavar="FILE")
+    documents: File = argument(
+        "Documents with text and pairs: JSON Lines, JSON or Parquet.", MISSING, metavar="FILE"
+    )
     out: File = out_option("The JSON Lines file to write.", value=MISSING, metavar="FILE")
     _: KW_ONLY
     tokenizer: File | None = tokenizer_option()
-    chunk_tokens: int = option("Tokens of a chunk, as in Based.", config.CHUNK_TOKENS, least=1, most=1 << 20)
+    chunk_tokens: int = option(
+        "Tokens of a chunk, as in Based.", config.CHUNK_TOKENS, least=1, most=1 << 20
+    )
 
 
 @command(
@@ -166,9 +203,11 @@ class BuildRows(ForceOptions):
     ),
 )
 def build_rows(options: BuildRows) -> Outcome["BuiltRows"]:
-    """Build rows for `eval-recall --data` from documents with known pairs, like SWDE and FDA: a prompt for each pair in each chunk.
+    """Build rows for `eval-recall --data` from documents with known pairs, like SWDE and FDA: a
+    prompt for each pair in each chunk.
 
-    A record has `text` and `pairs`, {KEY: VALUE}. It is divided into chunks; every pair whose value a chunk contains becomes a row.
+    A record has `text` and `pairs`, {KEY: VALUE}. It is divided into chunks; every pair whose value
+    a chunk contains becomes a row.
     """
     from recallkit.recall.building import build_rows as build
     from recallkit.recall.view import built_json, print_built
@@ -188,7 +227,10 @@ class Mqar(MqarOptions, LogOptions):
     """Which models are evaluated."""
 
     models: AnyModels | None = argument(
-        f"Models to evaluate (see `recallkit models`), the reference first: {MODEL_SYNTAX}. Default: the trained models of the zoo.",
+        (
+            f"Models to evaluate (see `recallkit models`), the reference first: {MODEL_SYNTAX}. "
+            "Default: the trained models of the zoo."
+        ),
         metavar="MODEL",
     )
     _: KW_ONLY
@@ -206,9 +248,11 @@ class Mqar(MqarOptions, LogOptions):
     prints=ANSWER,
 )
 def eval_mqar(options: Mqar) -> Outcome["MqarTables"]:
-    """Evaluate recall in synthetic tasks, in a model's own vocabulary and without training; resumes.
+    """Evaluate recall in synthetic tasks, in a model's own vocabulary and without training;
+    resumes.
 
-    The answer has accuracy and perplexity by number of pairs. The first model is the reference. Columns: see `MqarTables`.
+    The answer has accuracy and perplexity by number of pairs. The first model is the reference.
+    Columns: see `MqarTables`.
     """
     from recallkit import builtin
     from recallkit.mqar.run import plan_mqar, with_usual_size
@@ -216,6 +260,8 @@ def eval_mqar(options: Mqar) -> Outcome["MqarTables"]:
 
     folder = builtin.results_folder("mqar", path(options.out), is_builtin=options.models is None)
     sized = with_usual_size(options, is_zoo=options.models is None)
-    tables, place = plan_mqar(builtin.named_models(options.models), numbers(sized.pairs), folder, sized).run()
+    tables, place = plan_mqar(
+        builtin.named_models(options.models), numbers(sized.pairs), folder, sized
+    ).run()
     outcome = Outcome.from_views(tables, lambda: MqarView(place, tables))
     return replace(outcome, json=lambda: {"out": str(folder), **outcome.json()})

@@ -1,4 +1,5 @@
-"""Results for people to look at: `report`, `tokens`, `verify`; for Python their figures, and the table of all tokens."""
+"""Results for people to look at: `report`, `tokens`, `verify`; for Python their figures, and the
+table of all tokens."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass
@@ -27,10 +28,18 @@ class WriteReport(ReportOptions):
     """Which results a page shows."""
 
     folder: File | None = argument(
-        "The output of `gap`, `eval-recall`, `mqar` or `profile`, a slice directory, or a folder above them. Default: that of `demo`.",
+        (
+            "The output of `gap`, `eval-recall`, `mqar` or `profile`, a slice directory, or a "
+            "folder "
+            "above them. Default: that of `demo`."
+        ),
         metavar="DIR",
     )
-    out: File | None = out_option("The page to write.", default="report.html beside the comparison; demo.html in the cache", metavar="FILE")
+    out: File | None = out_option(
+        "The page to write.",
+        default="report.html beside the comparison; demo.html in the cache",
+        metavar="FILE",
+    )
     _: KW_ONLY
 
 
@@ -51,7 +60,8 @@ class ReportLine(WriteReport):
     prints=("figures", "width", "drawn"),
 )
 def write_report(options: ReportLine) -> Outcome[Path]:
-    """Write one HTML page with the answer, tables, figures, and the text token by token. It needs no network and contains corpus text.
+    """Write one HTML page with the answer, tables, figures, and the text token by token. It needs
+    no network and contains corpus text.
 
     Returns the page.
     """
@@ -80,9 +90,13 @@ def _print_report(written: "Report") -> None:
     """Prints where the page is, and what it contains."""
     from recallkit.display import console
 
-    excerpts = f", {written.excerpts:,} excerpts of the text" if written.excerpts else ", without text"
+    excerpts = (
+        f", {written.excerpts:,} excerpts of the text" if written.excerpts else ", without text"
+    )
     console.print_page(written.page)
-    console.print_line(f"{written.num_bytes / 1e6:.1f} MB{excerpts}; open it in a browser, or with --open")
+    console.print_line(
+        f"{written.num_bytes / 1e6:.1f} MB{excerpts}; open it in a browser, or with --open"
+    )
 
 
 def _open(page: Path) -> None:
@@ -95,13 +109,19 @@ def _open(page: Path) -> None:
         console.note(f"no browser was found: open {page}")
 
 
-def figures(result: Union[File, "NotebookResult"], *, models: Sequence[str] = (), width: str | float = "column") -> "dict[str, ChartType]":
-    """The figures of results by name, as altair charts in the colours of a paper: shown in a notebook, `.save("x.svg")`.
+def figures(
+    result: Union[File, "NotebookResult"],
+    *,
+    models: Sequence[str] = (),
+    width: str | float = "column",
+) -> "dict[str, ChartType]":
+    """The figures of results by name, as altair charts in the colours of a paper: shown in a
+    notebook, `.save("x.svg")`.
 
-    `result` is what a function (`gap`, `profile`, `eval_mqar` ...) or `read_comparison` returned, or a folder of theirs. Only `models`
-    and the reference are drawn, if some are given. Text of 11 pixels is 8 points where a chart is as wide as `width` says: `column`,
-    `text`, or inches.
-    Raises UserError for a model that is not in them, and for a width that is none.
+    `result` is what a function (`gap`, `profile`, `eval_mqar` ...) or `read_comparison` returned,
+    or a folder of theirs. Only `models` and the reference are drawn, if some are given. Text of 11
+    pixels is 8 points where a chart is as wide as `width` says: `column`, `text`, or inches. Raises
+    UserError for a model that is not in them, and for a width that is none.
     """
     from recallkit.display.charts import styles_of
     from recallkit.display.figure_files import parse_width
@@ -109,7 +129,11 @@ def figures(result: Union[File, "NotebookResult"], *, models: Sequence[str] = ()
     from recallkit.report.write import figures_of, find_results
 
     def draw(chosen: Sequence[str]) -> "Sequence[Figure]":
-        return result.figures(chosen) if isinstance(result, NotebookResult) else figures_of(find_results(path(result)), chosen)
+        return (
+            result.figures(chosen)
+            if isinstance(result, NotebookResult)
+            else figures_of(find_results(path(result)), chosen)
+        )
 
     try:
         inches = parse_width(width)
@@ -124,12 +148,22 @@ class ShowTokens(Options):
     """Which sequence is shown, and with which models."""
 
     folder: File | None = argument(
-        "The folder of a comparison (`recallkit gap`), or a slice directory. Default: the built-in one.", metavar="DIR"
+        (
+            "The folder of a comparison (`recallkit gap`), or a slice directory. Default: the "
+            "built-in one."
+        ),
+        metavar="DIR",
     )
     _: KW_ONLY
-    sequence: int | None = option("Number of the sequence, from 0. Default: the one where the models differ most.")
-    model: str | None = option("The model. Default: the one farthest behind on AR hits.", metavar="NAME")
-    reference: str | None = option("The model to compare it with. Default: the comparison's reference.", metavar="NAME")
+    sequence: int | None = option(
+        "Number of the sequence, from 0. Default: the one where the models differ most."
+    )
+    model: str | None = option(
+        "The model. Default: the one farthest behind on AR hits.", metavar="NAME"
+    )
+    reference: str | None = option(
+        "The model to compare it with. Default: the comparison's reference.", metavar="NAME"
+    )
     slices: File | None = slices_option()
 
 
@@ -142,14 +176,17 @@ class ShowTokens(Options):
     ),
 )
 def show_tokens(options: ShowTokens) -> Outcome["ScoredSequence"]:
-    """Show the text of one sequence, and mark each token: is it an AR hit, and which of two models was right?"""
+    """Show the text of one sequence, and mark each token: is it an AR hit, and which of two models
+    was right?"""
     from recallkit.report.sequence import open_excerpts
     from recallkit.report.token_view import ScoredSequence, print_tokens, tokens_json
 
     has_both = options.model is not None and options.reference is not None
     slices, comparison = _find(path(options.folder), path(options.slices), needs_names=not has_both)
     reference, model = _models(comparison, options.reference, options.model)
-    excerpts = open_excerpts(slices, [name for name in (reference, model) if name is not None], comparison)
+    excerpts = open_excerpts(
+        slices, [name for name in (reference, model) if name is not None], comparison
+    )
     number = excerpts.most_telling() if options.sequence is None else options.sequence
     rows = excerpts.read(number)
     shown = ScoredSequence(
@@ -169,8 +206,11 @@ def show_tokens(options: ShowTokens) -> Outcome["ScoredSequence"]:
     )
 
 
-def _find(folder: Path | None, slices: Path | None, *, needs_names: bool) -> "tuple[Path, Comparison | None]":
-    """The slice directory, and the comparison that names models: None if there is none, or of slices whose models have names.
+def _find(
+    folder: Path | None, slices: Path | None, *, needs_names: bool
+) -> "tuple[Path, Comparison | None]":
+    """The slice directory, and the comparison that names models: None if there is none, or of
+    slices whose models have names.
 
     Raises UserError if there is nothing to show, or several comparisons to choose from.
     """
@@ -184,24 +224,38 @@ def _find(folder: Path | None, slices: Path | None, *, needs_names: bool) -> "tu
     if (folder / "gap.parquet").is_file():
         comparison = read_comparison(folder, slices)
         if comparison.slices is None:
-            raise UserError("the compared slices are not around it", where=folder, remedy="name them with --slices DIR")
+            raise UserError(
+                "the compared slices are not around it",
+                where=folder,
+                remedy="name them with --slices DIR",
+            )
         return comparison.slices, comparison
     if not (folder / "tokens.parquet").is_file():
-        raise UserError("neither a comparison nor slices", where=folder, remedy="name a directory of `recallkit gap` or `recallkit slice`")
+        raise UserError(
+            "neither a comparison nor slices",
+            where=folder,
+            remedy="name a directory of `recallkit gap` or `recallkit slice`",
+        )
     # Only the names are used here: labels may have been made again since.
     has_comparison = needs_names and any((folder / "gap").glob("*/gap.parquet"))
     return folder, read_comparison(find_comparison(folder)) if has_comparison else None
 
 
-def _models(comparison: "Comparison | None", reference: str | None, model: str | None) -> tuple[str | None, str | None]:
-    """The reference and the model, as they are named, else those of the comparison: the model that is farthest behind on AR hits.
+def _models(
+    comparison: "Comparison | None", reference: str | None, model: str | None
+) -> tuple[str | None, str | None]:
+    """The reference and the model, as they are named, else those of the comparison: the model that
+    is farthest behind on AR hits.
 
     A reference alone is returned as the model.
     """
     if comparison is not None:
         reference = reference or comparison.reference
         others = [name for name in comparison.models if name != reference] or [comparison.reference]
-        behind = {name: (comparison.totals.get((name, "ar_hit")) or {}).get("delta_nll") or 0.0 for name in others}
+        behind = {
+            name: (comparison.totals.get((name, "ar_hit")) or {}).get("delta_nll") or 0.0
+            for name in others
+        }
         model = model or max(others, key=lambda name: behind[name])
     if reference is not None and reference == model:
         raise UserError("given twice", where=model, remedy="name another --model or --reference")
@@ -211,16 +265,20 @@ def _models(comparison: "Comparison | None", reference: str | None, model: str |
 def tokens(slices: File | None = None, models: Any = ()) -> "pl.LazyFrame":
     """Every predicted token of a slice directory with its labels and the scores of `models`.
 
-    Columns of the labels: sequence, position, document, source, prev_token, token, repeated, context_class (what is in the
-    context already: bigram, token, or, of a new token, nothing), distance (tokens back to the bigram's latest earlier occurrence),
-    first_distance (to its first one), occurrences (earlier ones), match_length (the longest preceding context shared with an
-    earlier occurrence, in tokens), overwritten (the token before was followed by another one since), train_count, ar_hit, in_training
-    (ids of the longest n-gram around it that is known to be in the training text, 13 or 50; 0 if none is, null if that is not known).
-    Of each model: nll_NAME (nats), argmax_NAME, rank_NAME (0 is best), where NAME is the model as it is given, or its name: of
-    {NAME: model}, or `NAME=model`. `models` are given as to `score`, or by the names that results show.
+    Columns of the labels: sequence, position, document, source, prev_token, token, repeated,
+    context_class (what is in the context already: bigram, token, or, of a new token, nothing),
+    distance (tokens back to the bigram's latest earlier occurrence), first_distance (to its first
+    one), occurrences (earlier ones), match_length (the longest preceding context shared with an
+    earlier occurrence, in tokens), overwritten (the token before was followed by another one
+    since), train_count, ar_hit, in_training (ids of the longest n-gram around it that is known to
+    be in the training text, 13 or 50; 0 if none is, null if that is not known). Of each model:
+    nll_NAME (nats), argmax_NAME, rank_NAME (0 is best), where NAME is the model as it is given, or
+    its name: of {NAME: model}, or `NAME=model`. `models` are given as to `score`, or by the names
+    that results show.
 
-    Lazy: only the columns that a query requests are read. Row i of labels and scores is the same token; that they are of
-    the same sequences is checked here. Raises UserError if a model has no scores of these slices (`score` makes them).
+    Lazy: only the columns that a query requests are read. Row i of labels and scores is the same
+    token; that they are of the same sequences is checked here. Raises UserError if a model has no
+    scores of these slices (`score` makes them).
     """
     import polars as pl
 
@@ -232,7 +290,9 @@ def tokens(slices: File | None = None, models: Any = ()) -> "pl.LazyFrame":
     labels = builtin.named_slices(slices) / "tokens.parquet"
     known = LabelledTokens(labels, parquet_files.read_manifest(labels, records.Tokens))
     listed = [models] if isinstance(models, str) else models
-    chosen = models if isinstance(models, Mapping) else {one_model(model).key: model for model in listed}
+    chosen = (
+        models if isinstance(models, Mapping) else {one_model(model).key: model for model in listed}
+    )
     columns = [pl.scan_parquet(labels, glob=False)]
     for name, model in chosen.items():
         file = scoring.find_scores(labels.parent, model)
@@ -246,7 +306,8 @@ def tokens(slices: File | None = None, models: Any = ()) -> "pl.LazyFrame":
 
 
 def token_texts(slices: File | None = None) -> "pl.DataFrame":
-    """The text of every id of a slice directory's tokenizer, to be joined with `tokens` on token or prev_token.
+    """The text of every id of a slice directory's tokenizer, to be joined with `tokens` on token or
+    prev_token.
 
     Columns: token (id), text; bytes that are not a whole character become U+FFFD.
     """
@@ -257,30 +318,55 @@ def token_texts(slices: File | None = None) -> "pl.DataFrame":
     from recallkit.text.tokenizers import load_slices_tokenizer
 
     folder = builtin.named_slices(slices)
-    tokenizer = load_slices_tokenizer(folder, parquet_files.read_manifest(folder / "tokens.parquet")["tokenizer"])
+    tokenizer = load_slices_tokenizer(
+        folder, parquet_files.read_manifest(folder / "tokens.parquet")["tokenizer"]
+    )
     texts = profiling.token_texts(tokenizer)
-    return pl.DataFrame({"token": range(len(texts)), "text": texts}, schema={"token": pl.Int32, "text": pl.String})
+    return pl.DataFrame(
+        {"token": range(len(texts)), "text": texts}, schema={"token": pl.Int32, "text": pl.String}
+    )
 
 
 @dataclass(frozen=True)
 class Verify(Options):
     """Which results are checked."""
 
-    folder: File = argument("A directory of results, with all directories in it.", MISSING, metavar="DIR")
+    folder: File = argument(
+        "A directory of results, with all directories in it.", MISSING, metavar="DIR"
+    )
     _: KW_ONLY
-    clean: bool = option("First remove what killed runs left behind: temporary files, and parts of complete results.", False)
+    clean: bool = option(
+        (
+            "First remove what killed runs left behind: temporary files, and parts of complete "
+            "results."
+        ),
+        False,
+    )
 
 
-@command("verify", Verify, examples=("recallkit verify slices", "recallkit verify . --clean", "recallkit verify slices --json"))
+@command(
+    "verify",
+    Verify,
+    examples=(
+        "recallkit verify slices",
+        "recallkit verify . --clean",
+        "recallkit verify slices --json",
+    ),
+)
 def verify(options: Verify) -> Outcome["Verified"]:
-    """Check that results are unchanged since they were written, and that they belong together: digests, ids, rows, references.
+    """Check that results are unchanged since they were written, and that they belong together:
+    digests, ids, rows, references.
 
-    The exit status is 1 if a result is damaged or does not fit the others. Unfinished work and leftovers are only reported.
+    The exit status is 1 if a result is damaged or does not fit the others. Unfinished work and
+    leftovers are only reported.
     """
     from recallkit.verification.run import verify as verify_folder
 
     verified = verify_folder(path(options.folder), clean=options.clean)
-    problem = f"{options.folder} has results that are damaged or do not belong together; each line above has its remedy"
+    problem = (
+        f"{options.folder} has results that are damaged or do not belong together; each line "
+        "above has its remedy"
+    )
     return Outcome(
         value=lambda: verified,
         show=lambda full: verified.print(),

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING
 
 from recallkit.commands.adapter import Outcome, command, no_figures
 from recallkit.declarations import File, option
-from recallkit.options import AnyModels, ScoringOptions, ShareOptions, WritingOptions, models_option, slices_option
+from recallkit.options import (
+    AnyModels,
+    ScoringOptions,
+    ShareOptions,
+    WritingOptions,
+    models_option,
+    slices_option,
+)
 
 if TYPE_CHECKING:
     from recallkit.display.notebook import Summary
@@ -25,7 +32,11 @@ class ScoreLine(ShareOptions, Score):
     """What the command line has besides; in Python, `check_scores` is a function."""
 
     check: bool = option(
-        "Compare a sample with a float64 computation on CPU, and print the differences (control models are float64).",
+        (
+            "Compare a sample with a float64 computation on CPU, and print the differences "
+            "(control "
+            "models are float64)."
+        ),
         False,
         excludes=("share",),  # which makes a part of the scores
     )
@@ -40,10 +51,12 @@ class ScoreLine(ShareOptions, Score):
     ),
 )
 def score(options: ScoreLine) -> Outcome["Summary"]:
-    """Score every predicted token with a model, and write NLL (nats), argmax and rank to Parquet; resumes.
+    """Score every predicted token with a model, and write NLL (nats), argmax and rank to Parquet;
+    resumes.
 
-    Its frame has one row per model: model, tokens, nll_nats (mean per token), ppl, accuracy (share of tokens that are the model's first
-    choice), dtype, path (the Parquet file). The scores themselves: `tokens`.
+    Its frame has one row per model: model, tokens, nll_nats (mean per token), ppl, accuracy (share
+    of tokens that are the model's first choice), dtype, path (the Parquet file). The scores
+    themselves: `tokens`.
     """
     from recallkit import builtin, scoring
     from recallkit.display.notebook import Summary
@@ -70,12 +83,18 @@ def score(options: ScoreLine) -> Outcome["Summary"]:
 
 
 def check_scores(
-    models: AnyModels, *, slices: File | None = None, counts: File | None = None, trust_remote_code: bool = False
+    models: AnyModels,
+    *,
+    slices: File | None = None,
+    counts: File | None = None,
+    trust_remote_code: bool = False,
 ) -> "Summary":
-    """Compares the scores of a few sequences with a float64 computation on CPU, as `recallkit score --check` does.
+    """Compares the scores of a few sequences with a float64 computation on CPU, as `recallkit score
+    --check` does.
 
-    Its frame has one row per model: model, tokens, largest and mean (absolute differences of NLLs in nats), sequence and position
-    (of the largest), same_argmax (fraction of tokens; null if argmaxes cannot be compared).
+    Its frame has one row per model: model, tokens, largest and mean (absolute differences of NLLs
+    in nats), sequence and position (of the largest), same_argmax (fraction of tokens; null if
+    argmaxes cannot be compared).
     """
     import polars as pl
 
@@ -89,6 +108,10 @@ def check_scores(
     folder = builtin.named_slices(slices, specs)
     options = ScoringOptions(counts=counts_here(counts), trust_remote_code=trust_remote_code)
     checks = {spec: scoring.check_scores(spec, folder, options) for spec in specs}
-    summary = Summary(pl.DataFrame([{"model": spec.shown, **check} for spec, check in checks.items()]))
-    summary.show_as(lambda: print_table(checks_table(checks)), lambda: [checks_table(checks)], no_figures)
+    summary = Summary(
+        pl.DataFrame([{"model": spec.shown, **check} for spec, check in checks.items()])
+    )
+    summary.show_as(
+        lambda: print_table(checks_table(checks)), lambda: [checks_table(checks)], no_figures
+    )
     return summary

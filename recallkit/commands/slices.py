@@ -34,17 +34,27 @@ class ComparedText(Options):
     """On which text models are compared: labelled already, or labelled first."""
 
     text: AnyText | Sequence[Any] | None = option(
-        "Compare on this text, a SOURCE of `recallkit slice`: label it in a slice directory, and write a page. May be repeated.",
+        (
+            "Compare on this text, a SOURCE of `recallkit slice`: label it in a slice directory, "
+            "and "
+            "write a page. May be repeated."
+        ),
         metavar="SOURCE",
     )
     train: AnyText | Sequence[Any] | None = option(
-        "With --text: training text, whose bigrams are counted. Repeated bigrams that are rare in it are AR hits. May be repeated.",
+        (
+            "With --text: training text, whose bigrams are counted. Repeated bigrams that are rare "
+            "in it are AR hits. May be repeated."
+        ),
         metavar="SOURCE",
         needs="text",
         excludes=("counts",),
     )
     sample: int | str | None = option(
-        "With --text: draw whole documents at random, about N tokens in all, or read the whole text.",
+        (
+            "With --text: draw whole documents at random, about N tokens in all, or read the whole "
+            "text."
+        ),
         metavar="N|all",
         parse=_sample,
         needs="text",
@@ -71,9 +81,11 @@ class ComparedTextOptions(ScoringOptions, ComparedText):
 
 
 def slices_of(options: ComparedTextOptions, models: "Sequence[ModelSpec]") -> Path:
-    """The slice directory on which these models are compared, the reference first; made where a text is named.
+    """The slice directory on which these models are compared, the reference first; made where a
+    text is named.
 
-    Raises UserError for everything a user can correct, before text is counted where that is possible.
+    Raises UserError for everything a user can correct, before text is counted where that is
+    possible.
     """
     from recallkit import builtin
     from recallkit.storage.result import REPLACE
@@ -111,11 +123,16 @@ def _make_slices(options: ComparedTextOptions, models: "Sequence[ModelSpec]") ->
     sequences = slicing.check_sequences(text, folder, seq_len=seq_len, sample=sample)
     if options.train is not None:
         counts = folder / COUNTS
-        workers = CountingOptions(workers=options.workers, engine=options.engine, address=options.address)
+        workers = CountingOptions(
+            workers=options.workers, engine=options.engine, address=options.address
+        )
         counting.count(_text_options(options.train, tokenizer, "train"), counts, options=workers)
     elif counts is None:
         labels = parquet_files.manifest_options(folder / "tokens.parquet") or {}
-        are_same = sequences is not None and labels.get("sequences_digest") == sequences["sequences_digest"]
+        are_same = (
+            sequences is not None
+            and labels.get("sequences_digest") == sequences["sequences_digest"]
+        )
         if are_same and labels.get("counts_id") is not None:
             console.note(f"training counts as in the labels of {folder}, made by an earlier run")
             return folder
@@ -148,16 +165,22 @@ def _note_choices(
     from recallkit.models.devices import main_device
 
     sample = options.drawn
-    drawn = "all of the text" if sample is None else f"a sample of at most {abbreviate(sample.tokens)} tokens"
+    drawn = (
+        "all of the text"
+        if sample is None
+        else f"a sample of at most {abbreviate(sample.tokens)} tokens"
+    )
     owner = "the built-in" if tokenizer is None else f"{models[0].shown}'s"
     devices = sorted({str(main_device(spec.device or options.device)) for spec in models})
     console.note(
-        f"{drawn}, in sequences of {seq_len:,} tokens of {owner} tokenizer, on {' and '.join(devices)}; everything is written to {folder}"
+        f"{drawn}, in sequences of {seq_len:,} tokens of {owner} tokenizer, on "
+        f"{' and '.join(devices)}; everything is written to {folder}"
     )
 
 
 def rest_of_text(slices: Path, models: "Sequence[ModelSpec]") -> list[str]:
-    """A line on what was drawn, how much more text there is, and how long all of it would take; none where all of it was read."""
+    """A line on what was drawn, how much more text there is, and how long all of it would take;
+    none where all of it was read."""
     from recallkit.display.cells import abbreviate
     from recallkit.scoring.identity import score_timings
     from recallkit.slicing.view import what_is_drawn
@@ -174,7 +197,11 @@ def rest_of_text(slices: Path, models: "Sequence[ModelSpec]") -> list[str]:
     timings = [read_timings(slices / MANIFEST), *(score_timings(slices, model) for model in models)]
     if any(timing is None or timing["resumed"] for timing in timings):
         return [line]
-    seconds = sum(timing["seconds"] for timing in timings if timing is not None) * total / manifest["num_rows"]
+    seconds = (
+        sum(timing["seconds"] for timing in timings if timing is not None)
+        * total
+        / manifest["num_rows"]
+    )
     size, unit = next((size, unit) for size, unit in _UNITS if seconds >= 2 * size or size == 1)
     return [f"{line}, in about {seconds / size:.0f} {unit} here"]
 

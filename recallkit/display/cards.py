@@ -36,7 +36,10 @@ def write_cards(view: ResultView) -> list[Path]:
     of_models: dict[str, list[Measured]] = {}
     for measured in view.measured():
         of_models.setdefault(measured.model, []).append(measured)
-    files = {f"card-{hashing.file_slug(model)}.md": _card(view, model, measured) for model, measured in of_models.items()}
+    files = {
+        f"card-{hashing.file_slug(model)}.md": _card(view, model, measured)
+        for model, measured in of_models.items()
+    }
     with artifacts.adding_members(view.folder, list(files)) as new:
         for name, text in files.items():
             (new / name).write_text(text, encoding="utf-8")

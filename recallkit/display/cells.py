@@ -73,7 +73,11 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 def percent_range(low: float | None, high: float | None, digits: int = 1) -> str:
     """0.0703, 0.08 -> 7.0 to 8.0 %; a dash if an end is None."""
-    return DASH if low is None or high is None else f"{100 * low:z.{digits}f} to {percent(high, digits)}"
+    return (
+        DASH
+        if low is None or high is None
+        else f"{100 * low:z.{digits}f} to {percent(high, digits)}"
+    )
 
 
 def share_range(shares: Iterable[float], digits: int = 1) -> str:
@@ -110,7 +114,9 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60:,} h {minutes % 60} min"
 
 
-def sparkline(values: Sequence[float | None], low: float | None = None, high: float | None = None) -> str:
+def sparkline(
+    values: Sequence[float | None], low: float | None = None, high: float | None = None
+) -> str:
     """A curve in a line of text: one block per value, higher for larger values, from `low` to
     `high` (default: their own extremes).
 
@@ -125,7 +131,9 @@ def sparkline(values: Sequence[float | None], low: float | None = None, high: fl
         height = (value - least) / (most - least) if most > least else 0.5
         return _BLOCKS[min(len(_BLOCKS) - 1, max(0, int(height * len(_BLOCKS))))]
 
-    return "".join(" " if value is None or not math.isfinite(value) else block(value) for value in values)
+    return "".join(
+        " " if value is None or not math.isfinite(value) else block(value) for value in values
+    )
 
 
 def powers_of_two(highs: Sequence[int]) -> list[int]:
@@ -201,30 +209,51 @@ def resampled(row: Row, units: str = "cluster", noun: str | None = None, which: 
     if effective < MIN_CLUSTERS:
         return f"none ({too_few(None, effective, f'{noun}s{which}')})"
     rare = math.ceil(1 / -math.expm1(math.log(0.05) / number)) if number else 0
-    missing = f"; kinds of text rarer than one {noun} in {rare} may be missing" if 1 < number < MANY else ""
-    return f"a bootstrap over {counted(number, noun)}{which} (effective number {effective:,.1f}){missing}"
+    missing = (
+        f"; kinds of text rarer than one {noun} in {rare} may be missing"
+        if 1 < number < MANY
+        else ""
+    )
+    return (
+        f"a bootstrap over {counted(number, noun)}{which} (effective number "
+        f"{effective:,.1f}){missing}"
+    )
 
 
 def too_few(what: str | None, effective: float, units: str = "documents") -> str:
     """Why there is no interval: `AR hits come from effectively 4.5 documents; 5 are needed`.
     4.97 are 4.9, not 5.0."""
     whose = "" if what is None else f"{what} come from "
-    return f"{whose}effectively {min(effective, MIN_CLUSTERS - 0.1):.1f} {units}; {MIN_CLUSTERS} are needed"
+    return (
+        f"{whose}effectively {min(effective, MIN_CLUSTERS - 0.1):.1f} {units}; {MIN_CLUSTERS} "
+        "are needed"
+    )
 
 
 def interval_phrase(low: float | None, high: float | None) -> str:
     """0.07, 0.08 -> `95 % interval 7.0 to 8.0 %`; without one it says so."""
-    return "no interval" if low is None or high is None else f"95 % interval {percent_range(low, high)}"
+    return (
+        "no interval"
+        if low is None or high is None
+        else f"95 % interval {percent_range(low, high)}"
+    )
 
 
 def difference_phrase(difference: float, low: float | None, high: float | None) -> str:
     """-0.3, -0.4, -0.2 -> `30.0 points fewer, 95 % interval 20.0 to 40.0`; where the interval
     contains 0 it says so."""
-    said = f"{100 * abs(difference):.1f} points {'more' if difference > 0 else 'fewer'}" if difference else "as many"
+    said = (
+        f"{100 * abs(difference):.1f} points {'more' if difference > 0 else 'fewer'}"
+        if difference
+        else "as many"
+    )
     if low is None or high is None:
         return f"{said}, no interval"
     if low <= 0 <= high:
-        return f"{said}{', not significant' if difference else ''}: 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
+        return (
+            f"{said}{', not significant' if difference else ''}: 95 % interval {100 * low:+.1f} "
+            f"to {100 * high:+.1f}"
+        )
     ends = sorted((abs(low), abs(high)))
     return f"{said}, 95 % interval {100 * ends[0]:.1f} to {100 * ends[1]:.1f}"
 
@@ -265,7 +294,9 @@ def made_earlier(timings: Mapping[str, Any], did: str) -> str:
     return f", {did}{where} on {ended.day} {ended:%B %Y}"
 
 
-def timings_lines(timings: Mapping[str, Any] | None, did: str, *, is_reused: bool = False) -> list[str]:
+def timings_lines(
+    timings: Mapping[str, Any] | None, did: str, *, is_reused: bool = False
+) -> list[str]:
     """`Took 12.3 s: slicing 10.1 s (1.2M tokens/s), labelling 2.2 s (5.6M tokens/s).`; empty if
     nothing is known.
 
@@ -277,7 +308,11 @@ def timings_lines(timings: Mapping[str, Any] | None, did: str, *, is_reused: boo
     if timings is None or not timings["stages"]:
         return []
     for stage, facts in timings["stages"].items():
-        rates = ", ".join(f"{abbreviate(rate)} {key.removesuffix(end)}/s" for key, rate in facts.items() if key.endswith(end))
+        rates = ", ".join(
+            f"{abbreviate(rate)} {key.removesuffix(end)}/s"
+            for key, rate in facts.items()
+            if key.endswith(end)
+        )
         stages.append(f"{stage} {duration(facts['seconds'])}" + (f" ({rates})" if rates else ""))
     rest = "; the time of an interrupted run is not included" if timings.get("resumed") else ""
     return [f"Took {duration(timings['seconds'])}: {', '.join(stages)}{rest}."]

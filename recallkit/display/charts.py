@@ -40,7 +40,12 @@ PAPER = {
     "page": "#ffffff",
     "hits": "#e69f00",
     "rest": "#86919c",
-    **{f"m{place}": colour for place, colour in enumerate(("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#a6761d", "#7570b3"))},
+    **{
+        f"m{place}": colour
+        for place, colour in enumerate(
+            ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#a6761d", "#7570b3")
+        )
+    },
 }
 """Text, secondary text, grid, background, AR hits, other tokens, models: Okabe and Ito's
 colours, and two more."""
@@ -100,7 +105,9 @@ def model_styles(names: Iterable[str]) -> dict[str, Style]:
     styles: dict[str, Style] = {}
     ordered = list(dict.fromkeys(names))
     for name in ordered:
-        place = next((place for place, part in enumerate(_ARCHITECTURES) if part in name.lower()), None)
+        place = next(
+            (place for place, part in enumerate(_ARCHITECTURES) if part in name.lower()), None
+        )
         if place is not None and STYLES[place] not in styles.values():
             styles[name] = STYLES[place]
     for number, name in enumerate(name for name in ordered if name not in styles):
@@ -121,7 +128,9 @@ def shorten(name: str, length: int = _NAME) -> str:
     return name if len(name) <= length else f"{name[:first]}…{name[first + 1 - length :]}"
 
 
-def labels(names: Sequence[str], length: int = _NAME, reference: str | None = None) -> dict[str, str]:
+def labels(
+    names: Sequence[str], length: int = _NAME, reference: str | None = None
+) -> dict[str, str]:
     """A short label for each name, no two alike, the reference marked: without its folders and
     `zoo:`, if no other name ends so."""
     lasts = {name: name.rstrip("/").rpartition("/")[2].removeprefix("zoo:") for name in names}
@@ -175,7 +184,9 @@ class StyleOf(NamedTuple):
     channel: str
 
 
-def model_channels(names: Mapping[str, str], *, styles: Mapping[str, Style] | None = None, legend: bool = True) -> Spec:
+def model_channels(
+    names: Mapping[str, str], *, styles: Mapping[str, Style] | None = None, legend: bool = True
+) -> Spec:
     """Colours (of a bar, `fill`; of a line, `stroke`), shape and dash of the column `model`, which
     has labels: `names` -> label.
 
@@ -212,7 +223,9 @@ def column(name: str, kind: str = "nominal", **more: Any) -> Spec:
 def number(name: str, title: str | None = None, *, axis: Spec | None = None, **scale: Any) -> Spec:
     """A channel with a number: `axis` and `scale` are Vega-Lite's."""
     zero = {} if scale.get("type") == "log" else {"zero": False}  # a logarithm has none
-    return column(name, "quantitative", axis={"title": title, **(axis or {})}, scale={**zero, **scale})
+    return column(
+        name, "quantitative", axis={"title": title, **(axis or {})}, scale={**zero, **scale}
+    )
 
 
 def share(name: str, title: str | None, **scale: Any) -> Spec:
@@ -220,7 +233,9 @@ def share(name: str, title: str | None, **scale: Any) -> Spec:
     return number(name, title, axis={"format": "~%", "tickCount": 5}, **scale)
 
 
-def log_number(name: str, title: str, values: Iterable[float], *, base: int = 10, **axis: Any) -> Spec:
+def log_number(
+    name: str, title: str, values: Iterable[float], *, base: int = 10, **axis: Any
+) -> Spec:
     """A channel with a number from 0 on, on a logarithmic axis up to the largest of `values`; where
     one of them is 0, 0 is on it.
 
@@ -228,7 +243,9 @@ def log_number(name: str, title: str, values: Iterable[float], *, base: int = 10
     """
     known = sorted(set(values)) or [1.0]
     scale = {"type": "symlog", "constant": 1} if known[0] <= 0 else {"type": "log", "base": base}
-    room = max(1.05, (known[-1] / (known[0] if known[0] > 0 else 1)) ** 0.03)  # a factor: 3 % of the axis at either end
+    room = max(
+        1.05, (known[-1] / (known[0] if known[0] > 0 else 1)) ** 0.03
+    )  # a factor: 3 % of the axis at either end
     if base == 2:
         powers = [0.0, *(2.0**power for power in range(60))]
         axis = {
@@ -245,7 +262,9 @@ def log_number(name: str, title: str, values: Iterable[float], *, base: int = 10
             **axis,
         }
     low, high = known[0] / room if known[0] > 0 else -0.15, known[-1] * room or 0.15
-    return number(name, title, axis={"grid": False, **axis}, domain=[low, high], nice=False, **scale)
+    return number(
+        name, title, axis={"grid": False, **axis}, domain=[low, high], nice=False, **scale
+    )
 
 
 _BINARY = (
@@ -263,7 +282,11 @@ def layer(mark: str, where: str = "", /, channels: Spec | None = None, **propert
     """
     chosen = dict(channels or {})
     silent = {} if "description" in chosen else {"aria": False}
-    paint = {key: Colour(properties[key]) for key in ("color", "stroke") if isinstance(properties.get(key), str)}
+    paint = {
+        key: Colour(properties[key])
+        for key in ("color", "stroke")
+        if isinstance(properties.get(key), str)
+    }
     filtered: Spec = {"transform": [{"filter": where}]} if where else {}
     return {**filtered, "mark": {"type": mark, **silent, **properties, **paint}, "encoding": chosen}
 
@@ -329,7 +352,9 @@ def styles_of(figures: Iterable[Figure]) -> dict[str, Style]:
     return model_styles(model for figure in figures for model in figure.models)
 
 
-def specification(figure: Figure, styles: Mapping[str, Style] | None = None, *, on_page: bool = False) -> Spec:
+def specification(
+    figure: Figure, styles: Mapping[str, Style] | None = None, *, on_page: bool = False
+) -> Spec:
     """The whole Vega-Lite specification of a figure. `styles` are those of all figures beside
     it, if there are others."""
     colours = PAGE if on_page else PAPER
@@ -391,7 +416,11 @@ def _compact(spec: Spec) -> Spec:
     """
     rows = []
     for row in spec.get("data", {}).get("values", ()):
-        compact = {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in row.items() if key != "few" or value}
+        compact = {
+            key: float(f"{value:.5g}") if isinstance(value, float) else value
+            for key, value in row.items()
+            if key != "few" or value
+        }
         ending = f"{row.get('at')}: {row.get('shown')}"
         if row.get("tip", "").endswith(ending):
             compact["tip"] = row["tip"].removesuffix(ending)
@@ -400,10 +429,11 @@ def _compact(spec: Spec) -> Spec:
         rows.append(compact)
     if not any("at" in row for row in rows):
         return {**spec, "data": {"values": rows}} if rows else spec
-    tip = {
-        "calculate": "(datum.tip || datum.model + ', ') + (datum.at ? datum.at + ': ' + datum.shown : '')",
-        "as": "tip",
-    }
+    name, figure = (
+        "datum.tip || datum.model + ', '",
+        "datum.at ? datum.at + ': ' + datum.shown : ''",
+    )
+    tip = {"calculate": f"({name}) + ({figure})", "as": "tip"}
     return {**spec, "data": {"values": rows}, "transform": [tip, *spec.get("transform", ())]}
 
 
@@ -417,11 +447,15 @@ def _resolved(value: Any, colours: Mapping[str, str], styles: Mapping[str, Style
     that XML may contain."""
     if isinstance(value, StyleOf):
         style = value.style if isinstance(value.style, Style) else styles[value.style]
-        return {"shape": style.shape, "strokeDash": list(style.dash)}.get(value.channel, colours[style.colour])
+        return {"shape": style.shape, "strokeDash": list(style.dash)}.get(
+            value.channel, colours[style.colour]
+        )
     if isinstance(value, Colour):
         return colours[value]
     if isinstance(value, AtFirst):
-        return _resolved(_chosen_at_first(value, styles), colours, styles) if colours is PAGE else []
+        return (
+            _resolved(_chosen_at_first(value, styles), colours, styles) if colours is PAGE else []
+        )
     if isinstance(value, dict):
         return {key: _resolved(item, colours, styles) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -434,6 +468,10 @@ def _chosen_at_first(chosen: AtFirst, order: Iterable[str]) -> list[dict[str, st
     steps of the page's order."""
     if len(chosen.labels) <= MOST_COLOURED:
         return []
-    others = [name for name in dict.fromkeys([*order, *chosen.labels]) if name in chosen.labels and name != chosen.reference]
+    others = [
+        name
+        for name in dict.fromkeys([*order, *chosen.labels])
+        if name in chosen.labels and name != chosen.reference
+    ]
     some = [others[round(step * (len(others) - 1) / 3)] for step in range(4)]
     return [{"model": chosen.labels[name]} for name in (*filter(None, [chosen.reference]), *some)]

@@ -284,7 +284,9 @@ def _cut(cell: str) -> str:
     return text if len(text) <= _LONGEST_CELL else f"{text[: _LONGEST_CELL - 1]}…"
 
 
-def _layout(headers: Sequence[str], rows: Sequence[Sequence[str]], available: int) -> tuple[int, list[int]]:
+def _layout(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], available: int
+) -> tuple[int, list[int]]:
     """What is between columns, and the width of every column: what it needs, less what names and
     headers must yield to fit `available`.
 
@@ -295,9 +297,14 @@ def _layout(headers: Sequence[str], rows: Sequence[Sequence[str]], available: in
 
     cells = zip(*rows, strict=True) if rows else [()] * len(headers)
     bodies = [max(map(cell_len, column), default=0) for column in cells]
-    widths = [max(body, *map(cell_len, header.split("\n"))) for header, body in zip(headers, bodies, strict=True)]
+    widths = [
+        max(body, *map(cell_len, header.split("\n")))
+        for header, body in zip(headers, bodies, strict=True)
+    ]
     gaps = len(widths) - 1
-    between = next((room for room in _BETWEEN if sum(widths) + room * gaps <= available), _BETWEEN[-1])
+    between = next(
+        (room for room in _BETWEEN if sum(widths) + room * gaps <= available), _BETWEEN[-1]
+    )
     words = [max(map(cell_len, header.split()), default=1) for header in headers]
     figures = [min(body, _FIGURES) for body in bodies[1:]]
     limits = []
@@ -306,7 +313,9 @@ def _layout(headers: Sequence[str], rows: Sequence[Sequence[str]], available: in
         limits.append([name, *(max(body, min(word, most)) for body, word in pairs)])
     for least in (*limits, [1] * len(widths)):
         while sum(widths) + between * gaps > available:
-            widest = max(range(len(widths)), key=lambda place: (widths[place] > least[place], widths[place]))
+            widest = max(
+                range(len(widths)), key=lambda place: (widths[place] > least[place], widths[place])
+            )
             if widths[widest] <= least[widest]:
                 break
             widths[widest] -= 1

@@ -4,11 +4,14 @@ what is printed.
 Parquet is always written; these formats contain the same figures. Names come from data, and are
 text wherever they are read:
 
-- Spreadsheets evaluate a cell as a formula that begins with `=`, `+`, `-` or `@`, some of them behind spaces and what cannot be
-  seen. In CSV such a name has an apostrophe before it, which spreadsheets read as "this is text".
-- Control characters, those that change the direction of text, and others that are not printed are written in CSV as in a string
-  of Python (`\\n`, `\\x1b`, `\\u202e`), and a backslash as two. A name is what remains without one apostrophe at the beginning, unescaped.
-- JSON has them escaped, as its syntax allows; Markdown and LaTeX are one printable line for each name.
+- Spreadsheets evaluate a cell as a formula that begins with `=`, `+`, `-` or `@`, some of them
+  behind spaces and what cannot be seen. In CSV such a name has an apostrophe before it, which
+  spreadsheets read as "this is text".
+- Control characters, those that change the direction of text, and others that are not printed are
+  written in CSV as in a string of Python (`\\n`, `\\x1b`, `\\u202e`), and a backslash as two. A
+  name is what remains without one apostrophe at the beginning, unescaped.
+- JSON has them escaped, as its syntax allows; Markdown and LaTeX are one printable line for each
+name.
 
 """
 
@@ -59,11 +62,17 @@ def compact_json(value: Any) -> str:
 
 def frames_of(tables: Any) -> dict[str, pl.DataFrame]:
     """The frames of a dataclass, or of a mapping, by name; a field that is None has none."""
-    frames = tables if isinstance(tables, Mapping) else {field.name: getattr(tables, field.name) for field in dataclasses.fields(tables)}
+    frames = (
+        tables
+        if isinstance(tables, Mapping)
+        else {field.name: getattr(tables, field.name) for field in dataclasses.fields(tables)}
+    )
     return {name: frame for name, frame in frames.items() if frame is not None}
 
 
-def export(tables: Any, printed: Mapping[str, Table], folder: Path, formats: Sequence[str]) -> list[Path]:
+def export(
+    tables: Any, printed: Mapping[str, Table], folder: Path, formats: Sequence[str]
+) -> list[Path]:
     """Writes each frame of `tables` as NAME.csv and NAME.json, each of `printed` as NAME.md and
     NAME.tex.
 
@@ -131,4 +140,8 @@ def _json(name: str, frame: pl.DataFrame) -> str:
 
 def bare(name: str) -> str:
     """A file's name without its folder; a hub id, preset or URL as it is."""
-    return PurePath(name).name if PurePath(name).is_absolute() or name.startswith(("./", "../", "~")) else name
+    return (
+        PurePath(name).name
+        if PurePath(name).is_absolute() or name.startswith(("./", "../", "~"))
+        else name
+    )

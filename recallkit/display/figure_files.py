@@ -33,7 +33,9 @@ def _drawn(figure: Figure, spec: Spec) -> ET.Element:
     root = ET.fromstring(vl_convert.vegalite_to_svg(spec, allowed_base_urls=[]))  # noqa: S314  (its own output, without a document type)
     size = {key: root.attrib[key] for key in ("width", "height", "viewBox")}
     root.attrib.clear()
-    root.attrib.update({"data-made-by": "recallkit", **size, "role": "img", "aria-label": figure.title})
+    root.attrib.update(
+        {"data-made-by": "recallkit", **size, "role": "img", "aria-label": figure.title}
+    )
     return root
 
 
@@ -92,7 +94,9 @@ def laid_out(figure: Figure, styles: Mapping[str, Style], inches: float) -> Spec
 
     # A legend that is wider than its plots decides the width of the base: it is made narrow enough
     # first.
-    entries = next((entries for entries in range(6, 1, -1) if placed(least, 1, entries)[0] <= room), 1)
+    entries = next(
+        (entries for entries in range(6, 1, -1) if placed(least, 1, entries)[0] <= room), 1
+    )
     rows = [math.ceil(panels / abreast) for abreast in range(panels, 0, -1)]
     # As many side by side as fill these rows evenly: 4 of 7 panels in two rows, not 5.
     widths = (math.ceil(panels / row) for row in rows)
@@ -106,7 +110,9 @@ def laid_out(figure: Figure, styles: Mapping[str, Style], inches: float) -> Spec
 
 def _plots(spec: Spec) -> list[Spec]:
     """The parts of a specification that are one plot each, or one for every panel."""
-    return [part for part in _parts(spec) if "width" in part and ("layer" in part or "mark" in part)] or [spec]
+    return [
+        part for part in _parts(spec) if "width" in part and ("layer" in part or "mark" in part)
+    ] or [spec]
 
 
 def _parts(spec: Any) -> Iterator[dict[str, Any]]:
@@ -146,7 +152,9 @@ def save_figures(
     styles = styles or styles_of(figures)
     with artifacts.adding_members(folder, names) as new:
         for figure in figures:
-            for name, content in zip(files[figure.name], _contents(figure, styles, inches, folder), strict=True):
+            for name, content in zip(
+                files[figure.name], _contents(figure, styles, inches, folder), strict=True
+            ):
                 (new / name).write_bytes(content)
     return [folder / name for name in names]
 
@@ -156,7 +164,9 @@ def _file_names(figure: Figure) -> list[str]:
     return [*drawn, f"figure-{figure.name}.tex"]
 
 
-def _contents(figure: Figure, styles: Mapping[str, Style], inches: float, folder: Path) -> Iterator[bytes]:
+def _contents(
+    figure: Figure, styles: Mapping[str, Style], inches: float, folder: Path
+) -> Iterator[bytes]:
     """The content of each of a figure's files."""
     import vl_convert
 
@@ -165,11 +175,16 @@ def _contents(figure: Figure, styles: Mapping[str, Style], inches: float, folder
     sides = {"width": inches * _POINTS, "height": tall / _PIXELS}
     if sides["height"] > _TALLEST * _POINTS:
         remedy = "draw it with --width text, or fewer models with `report --model`"
-        console.note(f"{figure.name} is {sides['height'] / _POINTS:.1f} inches tall, more than a page: {remedy}")
+        console.note(
+            f"{figure.name} is {sides['height'] / _POINTS:.1f} inches tall, more than a page: "
+            f"{remedy}"
+        )
     width = f"{sides['width'] * _PIXELS:g}"
     root.set("viewBox", f"0 0 {width} {tall:g}")
     root[0].set("width", width)  # the background
-    in_points, in_pixels = (_sized(root, sides, unit) for unit in ("pt", ""))  # vl-convert takes a pixel for a point
+    in_points, in_pixels = (
+        _sized(root, sides, unit) for unit in ("pt", "")
+    )  # vl-convert takes a pixel for a point
     yield in_points.encode() + b"\n"
     yield vl_convert.svg_to_png(in_pixels, ppi=300)
     yield vl_convert.svg_to_pdf(in_pixels)

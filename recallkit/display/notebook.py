@@ -46,7 +46,9 @@ class NotebookResult:
 
     def __repr__(self) -> str:
         """What the command prints; of a copy the names of its fields."""
-        return (hasattr(self, "_show") and console.printed(self._show)) or f"{type(self).__name__}({', '.join(type(self).__annotations__)})"
+        return (
+            hasattr(self, "_show") and console.printed(self._show)
+        ) or f"{type(self).__name__}({', '.join(type(self).__annotations__)})"
 
     def _repr_html_(self) -> str | None:
         """For IPython: the tables, or None for the usual text."""
@@ -76,7 +78,11 @@ class NotebookResult:
                 remedy="print the result, which has its table",
             )
         if not by_name or name not in (None, *by_name):
-            remedy = f"there are {', '.join(by_name)}" if by_name else "give the folder of the result to recallkit.figures"
+            remedy = (
+                f"there are {', '.join(by_name)}"
+                if by_name
+                else "give the folder of the result to recallkit.figures"
+            )
             raise UsageError(
                 "no such figure" if by_name else "no figures here",
                 where=name or "chart",
@@ -93,14 +99,19 @@ class Summary(NotebookResult):
     frame: pl.DataFrame
 
 
-def charts(figures: Sequence[Figure], styles: Mapping[str, Style], inches: float) -> dict[str, ChartType]:
+def charts(
+    figures: Sequence[Figure], styles: Mapping[str, Style], inches: float
+) -> dict[str, ChartType]:
     """Figures by name, as altair charts in the colours of a paper, `inches` wide where their
     text is 8 points."""
     import altair as alt
 
     from recallkit.display.figure_files import laid_out
 
-    return {figure.name: alt.Chart.from_dict(_with_named_views(laid_out(figure, styles, inches))) for figure in figures}
+    return {
+        figure.name: alt.Chart.from_dict(_with_named_views(laid_out(figure, styles, inches)))
+        for figure in figures
+    }
 
 
 def _with_named_views(drawn: dict[str, Any]) -> dict[str, Any]:

@@ -84,7 +84,9 @@ def progress(
     """
     global _begun, _ended
     work = _Work(description + _which, total, unit)
-    is_drawn = not _running and not events.are_on() and stderr().is_terminal  # there is one bar at a time
+    is_drawn = (
+        not _running and not events.are_on() and stderr().is_terminal
+    )  # there is one bar at a time
     _running.append(work)
     if len(_running) == 1 and time.monotonic() - _ended > _PAUSE:
         _begun = time.monotonic()
@@ -114,7 +116,9 @@ class _Work:
             total is None,
         )
         self.done = self._first = 0
-        self._seconds = _seconds_between(SECONDS_BETWEEN_EVENTS if events.are_on() else SECONDS_BETWEEN_LINES)
+        self._seconds = _seconds_between(
+            SECONDS_BETWEEN_EVENTS if events.are_on() else SECONDS_BETWEEN_LINES
+        )
         self.begin()
 
     def begin(self) -> None:
@@ -194,7 +198,11 @@ class _Work:
         """`12,288 of 100,000 tokens`; `12,288 of about 98k tokens` for an estimate."""
         if self.total is None:
             return f"{self.done:,} {self.unit}"
-        return f"{self.done:,} of {f'about {abbreviate(self.total)}' if self.is_estimate else f'{self.total:,}'} {self.unit}"
+        return (
+            f"{self.done:,} of "
+            f"{f'about {abbreviate(self.total)}' if self.is_estimate else f'{self.total:,}'} "
+            f"{self.unit}"
+        )
 
 
 @contextlib.contextmanager

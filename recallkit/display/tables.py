@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 _LATEX = {
     "\\": r"\textbackslash{}",
     **{character: rf"\{character}" for character in "&%$#_{}"},
-    **{character: f"{{{character}}}" for character in "[]*"},  # after a row's \\ they would be its arguments
+    **{
+        character: f"{{{character}}}" for character in "[]*"
+    },  # after a row's \\ they would be its arguments
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "`": r"\textasciigrave{}",
@@ -52,12 +54,14 @@ MARKDOWN_HEAD = "<!-- made by recallkit -->\n"
 LATEX_HEAD = "% made by recallkit; needs \\usepackage{booktabs}\n"
 """The first bytes of an exported file, which identify it as ours when it is to be replaced."""
 _LATEX_STRIKE = (
-    r"\providecommand{\recallkitstruck}[1]{{\setbox0=\hbox{#1}\rlap{\rule[0.5ex]{\wd0}{0.4pt}}\box0}}" + " % figures that mean nothing\n"
+    r"\providecommand{\recallkitstruck}[1]{{\setbox0=\hbox{#1}\rlap{\rule[0.5ex]{\wd0}{0.4pt}}\box0}}"
+    + " % figures that mean nothing\n"
 )
 """Strikes text out without a package."""
 _LATEX_FIT = (
     "% and \\usepackage{graphicx}, to narrow a table that is wider than its column\n"
-    r"\providecommand{\recallkitfit}[1]{\sbox0{#1}\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi}" + "\n"
+    r"\providecommand{\recallkitfit}[1]{\sbox0{#1}\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi}"
+    + "\n"
 )
 _WIDEST_CELL, _WIDEST_HEADER = 28, 14
 """Characters from which on LaTeX's cells, mostly names, are folded."""
@@ -107,7 +111,9 @@ class Table:
         body = list(map(texts, rows))
         if hidden > 0:
             body.append([f"and {hidden:,} more", *[""] * (len(columns) - 1)])
-        optional = sorted((column for column in columns if column.turn), key=lambda column: column.turn)
+        optional = sorted(
+            (column for column in columns if column.turn), key=lambda column: column.turn
+        )
         return cls(
             title,
             [column.label for column in columns],
@@ -138,7 +144,9 @@ class Table:
         sides = "l" + "r" * (len(self.headers) - 1)
 
         def line(cells: Iterable[Sequence[str]], widest: int) -> str:
-            texts = (_latex_cell(parts, side, widest) for parts, side in zip(cells, sides, strict=True))
+            texts = (
+                _latex_cell(parts, side, widest) for parts, side in zip(cells, sides, strict=True)
+            )
             return " & ".join(texts) + r" \\"
 
         head = line((header.split("\n") for header in self.headers), _WIDEST_HEADER)
@@ -147,7 +155,8 @@ class Table:
         body = (
             f"\\begin{{table}}\n\\centering\n\\recallkitfit{{\\begin{{tabular}}{{{sides}}}\n\\toprule\n"
             + "\n".join((*_latex_groups(self.groups), head, r"\midrule", *rows))
-            + f"\n\\bottomrule\n\\end{{tabular}}}}\n\\caption{{{caption}}}\n\\label{{tab:{name}}}\n\\end{{table}}\n"
+            + f"\n\\bottomrule\n\\end{{tabular}}}}\n\\caption{{{caption}}}\n"
+            + f"\\label{{tab:{name}}}\n\\end{{table}}\n"
         )
         letters = _OTHER_LETTERS if any(character > _LAST_LATIN for character in body) else ""
         is_struck = any(isinstance(cell, Struck) for row in self.rows for cell in row)
@@ -172,7 +181,11 @@ def latex_text(text: str) -> str:
 def _latex_cell(parts: Sequence[str], side: str, widest: int) -> str:
     """A cell of some lines, aligned at its `side`; a line of more than `widest` characters is
     folded, and none of them left out."""
-    lines = [latex_text(Struck(line) if isinstance(part, Struck) else line) for part in parts for line in folded(printable(part), widest)]
+    lines = [
+        latex_text(Struck(line) if isinstance(part, Struck) else line)
+        for part in parts
+        for line in folded(printable(part), widest)
+    ]
     return rf"\shortstack[{side}]{{" + r"\\".join(lines) + "}" if len(lines) > 1 else lines[0]
 
 

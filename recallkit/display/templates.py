@@ -79,7 +79,11 @@ def line_chart(
         strokeWidth=1.6,
     )
     layers = [
-        *([layer("area", "isValid(datum.low)", channels=band)] if any(row.get("low") is not None for row in rows) else []),
+        *(
+            [layer("area", "isValid(datum.low)", channels=band)]
+            if any(row.get("low") is not None for row in rows)
+            else []
+        ),
         line,
         layer("point", channels=dots, size=26, strokeWidth=1.2),
     ]
@@ -136,8 +140,15 @@ def across(
     """A line across a plot at one place, drawn once however many rows there are; announced by
     its `tip` if it has one."""
     place = {"datum": y if x is None else x, "type": "quantitative"}
-    one_row = [{"x": x}]  # Vega-Lite leaves out rows that lack the field of the plot's own x, though this line's x is a datum
-    ends = {"x": place} if x is not None else {"x": {"value": 0}, "x2": {"value": "width"}, "y": place}
+    one_row = [
+        {"x": x}
+        # Vega-Lite leaves out rows that lack the field of the plot's own x, though this line's x is
+        # a
+        # datum
+    ]
+    ends = (
+        {"x": place} if x is not None else {"x": {"value": 0}, "x2": {"value": "width"}, "y": place}
+    )
     described: Spec = {} if tip is None else {"description": {"value": tip}}
     return {
         "data": {"values": one_row},
@@ -194,7 +205,10 @@ def heat_map(
 ) -> Spec:
     """A cell for each row, the fuller its colour the larger the `value`, with its `text`. `x`
     and `y`: columns with their axes."""
-    across_, down = ({**channel, "axis": {**channel["axis"], "ticks": False, "domain": False}} for channel in (x, y))
+    across_, down = (
+        {**channel, "axis": {**channel["axis"], "ticks": False, "domain": False}}
+        for channel in (x, y)
+    )
     opacity = column(value, "quantitative", scale=scale, legend=None)
     cells = layer(
         "rect",
@@ -202,5 +216,9 @@ def heat_map(
         color="m0",
         stroke="page",
     )
-    words = [] if text is None else [layer("text", channels={"x": across_, "y": down, "text": column(text)})]
+    words = (
+        []
+        if text is None
+        else [layer("text", channels={"x": across_, "y": down, "text": column(text)})]
+    )
     return plot(rows, cells, *words, **more)

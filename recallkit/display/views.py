@@ -47,7 +47,9 @@ class ResultView:
     tables_type: ClassVar[type]
     for_parquet_alone: ClassVar[Sequence[str]] = ()
 
-    def __init__(self, folder: Path, tables: Any = None, manifest: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, folder: Path, tables: Any = None, manifest: Mapping[str, Any] | None = None
+    ) -> None:
         self.folder = folder
         if manifest is not None:
             self.manifest = manifest
@@ -124,7 +126,11 @@ class ResultView:
     @property
     def frames(self) -> dict[str, pl.DataFrame]:
         """Its frames by name, but those that are for Parquet alone."""
-        return {name: frame for name, frame in frames_of(self.tables).items() if name not in self.for_parquet_alone}
+        return {
+            name: frame
+            for name, frame in frames_of(self.tables).items()
+            if name not in self.for_parquet_alone
+        }
 
     def figures(self, models: Sequence[str] = ()) -> Sequence[Figure]:
         """What can be drawn of it, of some `models` or of all."""

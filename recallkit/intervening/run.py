@@ -78,7 +78,9 @@ def finished_intervention(slices: Path, models: Sequence[ModelSpec]) -> Interven
     A result of other labels or scores than there are now is left out, with a note.
     """
     labels = open_tokens(slices / "tokens.parquet", needs_counts=False).facts
-    scores = {spec.shown: parquet_files.manifest_options(score_path(slices, spec)) for spec in models}
+    scores = {
+        spec.shown: parquet_files.manifest_options(score_path(slices, spec)) for spec in models
+    }
     for samples in (None, BUILTIN_SAMPLES):
         folder = intervention_path(slices, models, InterventionOptions(samples=samples))
         with contextlib.suppress(UserError):

@@ -52,7 +52,11 @@ class InterventionView(ResultView):
     def display_tables(self) -> dict[str, Table]:
         """What is retained in each slice, and the nats that are lost there."""
         slices = self.tables.intervene["slice"].unique(maintain_order=True).to_list()
-        retained = {f"retained_{slice_}": _retained_table(self.tables, slice_) for slice_ in slices if slice_ != FIRST_RARE}
+        retained = {
+            f"retained_{slice_}": _retained_table(self.tables, slice_)
+            for slice_ in slices
+            if slice_ != FIRST_RARE
+        }
         return retained | {f"lost_{slice_}": _lost_table(self.tables, slice_) for slice_ in slices}
 
     def draw(self, tables: Any) -> list[Figure]:
@@ -77,14 +81,20 @@ class InterventionView(ResultView):
         return {
             "Text": f"{text:,} predicted tokens; of each slice up to {samples:,} sampled",
             "Changes": _changes(self.manifest),
-            "95 % intervals": resampled(self.tables.intervene.row(0, named=True), "document", "document"),
+            "95 % intervals": resampled(
+                self.tables.intervene.row(0, named=True), "document", "document"
+            ),
         }
 
     def _void_notes(self) -> list[str]:
         """A line for all models whose shares mean nothing for the same reason."""
         models = pl.col("model").unique(maintain_order=True)
-        void = self.tables.retained.filter(void=True).group_by("note", maintain_order=True).agg(models)
-        return [f"{some_of(names)}: no meaningful share of the gap: {why}" for why, names in void.rows()]
+        void = (
+            self.tables.retained.filter(void=True).group_by("note", maintain_order=True).agg(models)
+        )
+        return [
+            f"{some_of(names)}: no meaningful share of the gap: {why}" for why, names in void.rows()
+        ]
 
 
 def causal_recall(tables: InterveneTables, slice_: str = "ar_hit") -> dict[str, dict[str, Any]]:
@@ -122,7 +132,10 @@ def answer(tables: InterveneTables) -> str:
     if not others:
         return f"{said}."
     who = others[0]["model"] if len(others) == 1 else f"the other {len(others):,} models"
-    return f"{said}, {who} {_over(others, 'points', 'z.1f')}: {_retained(first, others)}.{_of_gaps(tables, others)}"
+    return (
+        f"{said}, {who} {_over(others, 'points', 'z.1f')}: "
+        f"{_retained(first, others)}.{_of_gaps(tables, others)}"
+    )
 
 
 def _over(rows: Sequence[Row], column: str, form: str, unit: str = "") -> str:
@@ -143,7 +156,10 @@ def _retained(first: Row, others: Sequence[Row]) -> str:
     """What is retained of the reference's causal recall, or why that is not known; of several,
     whose recall is not significant."""
     if others[0]["retained"] is None:
-        return f"{first['model']}'s causal recall is not shown to exceed 0.1 points, so what is retained is unknown"
+        return (
+            f"{first['model']}'s causal recall is not shown to exceed 0.1 points, so what is "
+            "retained is unknown"
+        )
     recall = f"{_over(others, 'retained', 'z.0f', ' %')} of {first['model']}'s causal recall"
     if len(others) == 1:
         return f"{others[0]['model']} retains {recall}"
@@ -169,7 +185,11 @@ def _control(tables: InterveneTables) -> str:
     """The share around rare first occurrences, where nothing can be recalled, after a semicolon;
     empty if it is not known."""
     rows = [row for row in _rows(tables, FIRST_RARE) if row["void"] is False]
-    return f"; at rare first occurrences (control), {_over(rows, 'causal_share', 'z.1f', ' %')}" if rows else ""
+    return (
+        f"; at rare first occurrences (control), {_over(rows, 'causal_share', 'z.1f', ' %')}"
+        if rows
+        else ""
+    )
 
 
 def _leads(rows: Sequence[Row]) -> str:
@@ -208,7 +228,10 @@ def _lost_table(tables: InterveneTables, slice_: str) -> Table:
     """The nats that each change costs."""
     rows = tables.intervene.filter(slice=slice_).to_dicts()
     first = rows[0]
-    caption = f"{first['samples']:,} samples from {counted(first['documents'], 'document')} represent {first['tokens']:,} tokens."
+    caption = (
+        f"{first['samples']:,} samples from {counted(first['documents'], 'document')} represent "
+        f"{first['tokens']:,} tokens."
+    )
     for row in rows:
         row["floor"] = row["nll"] + row["moved"]
     of_changes = chosen("model nll floor completion key use recall")

@@ -49,7 +49,7 @@ MOST_AT_ONCE = 10
 _ALWAYS = ("position", "document", "source", "repeated", "ar_hit", "first_distance")
 
 
-# ---------------------------------------------------------------------------------------------------- what there is to read
+# ---------------------------------------------------------------------------- what there is to read
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +101,32 @@ class LabelledTokens:
     def check_known(self, slices: Sequence[Slice], *, clean: bool) -> None:
         """Raises UserError if slices, or that the text be `clean`, need a column `in_training` or
         training counts that are not known."""
-        of_counts = [slice_.name for slice_ in slices if slice_ not in STANDARD and {"ar_hit", "train_count"} & {*slice_.columns}]
+        of_counts = [
+            slice_.name
+            for slice_ in slices
+            if slice_ not in STANDARD and {"ar_hit", "train_count"} & {*slice_.columns}
+        ]
         if of_counts and not self.has_counts:
             raise no_counts(self.path, f"no token is known to be in {of_counts[0]}")
-        unknown = [slice_.name for slice_ in slices if slice_.name in ("first_rare", "first_frequent")]
+        unknown = [
+            slice_.name for slice_ in slices if slice_.name in ("first_rare", "first_frequent")
+        ]
         counts = self.manifest["counts"]
         if unknown and counts is not None and counts.get(REPEATED_ONLY):
-            problem = f"labelled with counts of repeated bigrams only, so it is unknown which tokens are in {unknown[0]}"
-            raise UserError(problem, where=self.path, remedy="slice with a table that `recallkit count` made")
+            problem = (
+                "labelled with counts of repeated bigrams only, so it is unknown which tokens "
+                f"are in {unknown[0]}"
+            )
+            raise UserError(
+                problem, where=self.path, remedy="slice with a table that `recallkit count` made"
+            )
         is_needed = clean or any("in_training" in slice_.columns for slice_ in slices)
         if is_needed and self.manifest["in_training"] is None:
             raise UserError(
-                ("labelled with counts that have no hashes of n-grams, so it is unknown which tokens are in the training text"),
+                (
+                    "labelled with counts that have no hashes of n-grams, so it is unknown which "
+                    "tokens are in the training text"
+                ),
                 where=self.path,
                 remedy="count the training text again with --force, then slice again with --force",
             )
@@ -126,11 +140,20 @@ class LabelledTokens:
             return None
         path = words_path(self.path)
         if not path.exists():
-            raise UserError("slices of words need this table", where=path, remedy="make it with `recallkit gap --slice NAME`")
+            raise UserError(
+                "slices of words need this table",
+                where=path,
+                remedy="make it with `recallkit gap --slice NAME`",
+            )
         manifest = read_manifest(path, records.Words)
-        if manifest["options"] != words_options(self.manifest) or manifest["num_rows"] != self.num_rows:
+        if (
+            manifest["options"] != words_options(self.manifest)
+            or manifest["num_rows"] != self.num_rows
+        ):
             remedy = "delete it: `recallkit gap --slice NAME` makes it again"
-            raise UserError(f"words of other tokens than those in {self.path}", where=path, remedy=remedy)
+            raise UserError(
+                f"words of other tokens than those in {self.path}", where=path, remedy=remedy
+            )
         return RowReader(path, columns)
 
 
@@ -164,8 +187,13 @@ def open_tokens(path: Path, *, needs_counts: bool = True) -> LabelledTokens:
 
 def no_counts(path: Path, consequence: str) -> UserError:
     """The error of labels without training counts, and how to add these."""
-    remedy = f"repeat its `recallkit slice` with --counts FILE -o {path.parent}, or its `recallkit gap` with --train SOURCE"
-    return UserError(f"labelled without training counts, so that {consequence}", where=path, remedy=remedy)
+    remedy = (
+        f"repeat its `recallkit slice` with --counts FILE -o {path.parent}, or its `recallkit "
+        "gap` with --train SOURCE"
+    )
+    return UserError(
+        f"labelled without training counts, so that {consequence}", where=path, remedy=remedy
+    )
 
 
 def open_scores(path: Path, tokens: LabelledTokens, column: str = "nll") -> Scores:
@@ -184,7 +212,7 @@ def open_scores(path: Path, tokens: LabelledTokens, column: str = "nll") -> Scor
     return Scores(path, model, column, manifest["read_exactly"] or 0)
 
 
-# -------------------------------------------------------------------------------------------------------------------- rows
+# --------------------------------------------------------------------------------------------- rows
 
 
 def batch_ranges(path: Path) -> list[tuple[int, int]]:
@@ -212,7 +240,9 @@ class RowReader:
         read_manifest(path)
         self._file, self._columns = pq.ParquetFile(path, pre_buffer=False), list(columns)
         metadata = self._file.metadata
-        self._ends = np.cumsum([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
+        self._ends = np.cumsum(
+            [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        )
 
     def read(self, start: int, stop: int) -> pa.Table:
         """Rows [start, stop) of the chosen columns."""
@@ -223,7 +253,7 @@ class RowReader:
         return rows.slice(start - (self._ends[first - 1] if first else 0), stop - start)
 
 
-# ----------------------------------------------------------------------------------------------------------------- batches
+# ------------------------------------------------------------------------------------------ batches
 
 
 def batches(
@@ -325,10 +355,14 @@ class TokenQuery:
             renamed = [f"nll_{place}" for place in range(len(chosen))]
             rows = rows.select([*labels, *chosen]).rename_columns([*labels, *renamed])
         database.register("tokens", rows)
-        return database.sql(db.query(f"measure/{self.name}"), params=dict(self.parameters)).to_arrow_table()
+        return database.sql(
+            db.query(f"measure/{self.name}"), params=dict(self.parameters)
+        ).to_arrow_table()
 
 
-def answers(queries: Sequence[TokenQuery], rows: Iterator[pa.Table]) -> Iterator[list[pl.DataFrame]]:
+def answers(
+    queries: Sequence[TokenQuery], rows: Iterator[pa.Table]
+) -> Iterator[list[pl.DataFrame]]:
     """What each query finds in one batch of rows after another.
 
     Two batches are asked of at a time, each by one thread, while further ones are read.

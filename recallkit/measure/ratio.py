@@ -1,8 +1,9 @@
-"""Every figure is a ratio of two sums over documents; its 95 % interval is the expanded percentile bootstrap.
+"""Every figure is a ratio of two sums over documents; its 95 % interval is the expanded percentile
+bootstrap.
 
-Tokens of a document depend on each other; documents are the independent units (docs/intervals.md), or what
-else is resampled: clusters. Every sum is resampled with the same weights, so that differences between models,
-slices and sources are paired.
+Tokens of a document depend on each other; documents are the independent units (docs/intervals.md),
+or what else is resampled: clusters. Every sum is resampled with the same weights, so that
+differences between models, slices and sources are paired.
 """
 
 from __future__ import annotations
@@ -23,29 +24,32 @@ MIN_CLUSTERS = config.MIN_CLUSTERS
 """Of equal size: see `effective_number`."""
 
 MOST_GROUPS = 1024
-"""Clusters are resampled singly up to this number, and beyond it in so many groups, drawn at random: a standard
-error is then known to 2 % (1 / sqrt(2 g)), and time and memory do not grow with the text."""
+"""Clusters are resampled singly up to this number, and beyond it in so many groups, drawn at
+random: a standard error is then known to 2 % (1 / sqrt(2 g)), and time and memory do not grow with
+the text."""
 
 NUM_RESAMPLES = 2000
 
 FAMILY_ERROR = 0.05
-"""How often at least one of a command's models that do not differ from the reference is found to."""
+"""How often at least one of a command's models that do not differ from the reference is found
+to."""
 
 _LEAST_FREEDOM = 1.0
 _ROUNDED = 1e-9
 """Of the largest part: less than this does not move a ratio."""
 
 
-# ---------------------------------------------------------------------------------------------- sums
+# --------------------------------------------------------------------------------------------- sums
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
     """Over how many clusters the tokens of K rows are spread, and how evenly; each (K,).
 
-    clusters: their number. effective: how many of equal size tell as much (`effective_number`). freedom: degrees
-    of freedom of a variance between them, (sum n^2)^2 / sum n^4 - 1 of sizes n (Satterthwaite's approximation: a
-    sum of squares, each in proportion to n^2, varies as one of so many equal ones); n - 1 for n equal sizes.
+    clusters: their number. effective: how many of equal size tell as much (`effective_number`).
+    freedom: degrees of freedom of a variance between them, (sum n^2)^2 / sum n^4 - 1 of sizes n
+    (Satterthwaite's approximation: a sum of squares, each in proportion to n^2, varies as one of so
+    many equal ones); n - 1 for n equal sizes.
     """
 
     clusters: np.ndarray
@@ -56,13 +60,19 @@ class Spread:
     def of_powers(cls, powers: Sequence[np.ndarray]) -> Spread:
         """From the sums over clusters of their sizes to the powers 0, 1, 2 and 4."""
         number, total, squares, fourths = powers
-        return cls(number.astype(np.int64), _squared_ratio(total, squares), _squared_ratio(squares, fourths) - 1)
+        return cls(
+            number.astype(np.int64),
+            _squared_ratio(total, squares),
+            _squared_ratio(squares, fourths) - 1,
+        )
 
     @classmethod
     def of_sizes(cls, sizes: np.ndarray) -> Spread:
         """From the size of each of n clusters in each row, (n, K)."""
         sizes = np.asarray(sizes, np.float64)
-        return cls.of_powers([(sizes > 0).sum(axis=0), *((sizes**power).sum(axis=0) for power in (1, 2, 4))])
+        return cls.of_powers(
+            [(sizes > 0).sum(axis=0), *((sizes**power).sum(axis=0) for power in (1, 2, 4))]
+        )
 
     def at(self, rows: Any) -> Spread:
         """Of these rows alone, any index of numpy's."""
@@ -70,22 +80,27 @@ class Spread:
 
 
 def effective_number(sizes: np.ndarray) -> np.ndarray:
-    """How many clusters of equal size tell as much as these, float64 (...): (sum n)^2 / sum n^2 of `sizes` (n, ...).
+    """How many clusters of equal size tell as much as these, float64 (...): (sum n)^2 / sum n^2 of
+    `sizes` (n, ...).
 
-    Kish's effective sample size, by which one cluster with half of the tokens is not counted as one of many; 0 of none.
+    Kish's effective sample size, by which one cluster with half of the tokens is not counted as one
+    of many; 0 of none.
     """
     sizes = np.asarray(sizes, np.float64)
     return _squared_ratio(sizes.sum(axis=0), np.square(sizes).sum(axis=0))
 
 
 def _squared_ratio(total: np.ndarray, squares: np.ndarray) -> np.ndarray:
-    ratio: np.ndarray = np.square(total, dtype=np.float64) / np.maximum(squares, np.finfo(np.float64).tiny)
+    ratio: np.ndarray = np.square(total, dtype=np.float64) / np.maximum(
+        squares, np.finfo(np.float64).tiny
+    )
     return ratio
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """A quantity added up over the tokens of K rows by group of clusters, `by_group` (g, K), and their `spread`."""
+    """A quantity added up over the tokens of K rows by group of clusters, `by_group` (g, K), and
+    their `spread`."""
 
     by_group: np.ndarray
     spread: Spread
@@ -113,14 +128,16 @@ class Sum:
         return Sum(self.by_group[:, rows], self.spread.at(rows))
 
 
-# -------------------------------------------------------------------------------------------- ratios
+# ------------------------------------------------------------------------------------------- ratios
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A figure of each of K rows with the ends of its 95 % interval, each float64 (K,); NaN where it is not known.
+    """A figure of each of K rows with the ends of its 95 % interval, each float64 (K,); NaN where
+    it is not known.
 
-    effective: the effective number of the clusters that the interval comes from; freedom: its degrees of freedom.
+    effective: the effective number of the clusters that the interval comes from; freedom: its
+    degrees of freedom.
     """
 
     value: np.ndarray
@@ -131,7 +148,9 @@ class Ratio:
 
     def where(self, is_known: np.ndarray) -> Ratio:
         """The figure of the rows of which it is known, bool (K,); NaN of others."""
-        value, low, high = (np.where(is_known, end, np.nan) for end in (self.value, self.low, self.high))
+        value, low, high = (
+            np.where(is_known, end, np.nan) for end in (self.value, self.low, self.high)
+        )
         return Ratio(value, low, high, self.effective, self.freedom)
 
     def columns(self, name: str) -> dict[str, np.ndarray]:
@@ -140,15 +159,20 @@ class Ratio:
 
     def row(self, name: str) -> dict[str, float | None]:
         """`columns` of a single row, None in place of NaN."""
-        return {column: number_or_none(np.ravel(value)[0]) for column, value in self.columns(name).items()}
+        return {
+            column: number_or_none(np.ravel(value)[0])
+            for column, value in self.columns(name).items()
+        }
 
 
 def ratio(part: Sum, whole: Sum, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> Ratio:
-    """`part` over `whole`, sums of K rows, or `whole` of one; NaN where `part` has no tokens or `whole` is 0.
+    """`part` over `whole`, sums of K rows, or `whole` of one; NaN where `part` has no tokens or
+    `whole` is 0.
 
-    The one rule of all intervals: they come from the smaller effective number of the clusters of both sums, with
-    the least of three degrees of freedom: of the clusters of either sum by their sizes (`Spread`), and of what
-    each group moves the ratio by (`_freedom`). Below MIN_CLUSTERS, or with `num_resamples` 0, there is none.
+    The one rule of all intervals: they come from the smaller effective number of the clusters of
+    both sums, with the least of three degrees of freedom: of the clusters of either sum by their
+    sizes (`Spread`), and of what each group moves the ratio by (`_freedom`). Below MIN_CLUSTERS, or
+    with `num_resamples` 0, there is none.
     """
     effective = np.minimum(part.spread.effective, whole.spread.effective)
     freedom = np.minimum(part.spread.freedom, whole.spread.freedom)
@@ -163,10 +187,12 @@ def ratio(part: Sum, whole: Sum, num_resamples: int = NUM_RESAMPLES, seed: int =
 
 
 def _freedom(parts: np.ndarray, wholes: np.ndarray) -> np.ndarray:
-    """Degrees of freedom of the variance of a ratio r of two sums (g, K): (sum z^2)^2 / sum z^4 - 1, (K,).
+    """Degrees of freedom of the variance of a ratio r of two sums (g, K): (sum z^2)^2 / sum z^4 -
+    1, (K,).
 
-    z is what a group moves the ratio by, its part less r of its whole: where few groups are unlike all others,
-    they show the spread no better than so few of equal size do. Without bound where no group moves it.
+    z is what a group moves the ratio by, its part less r of its whole: where few groups are unlike
+    all others, they show the spread no better than so few of equal size do. Without bound where no
+    group moves it.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         moves = parts - wholes * (parts.sum(axis=0) / wholes.sum(axis=0))
@@ -176,14 +202,18 @@ def _freedom(parts: np.ndarray, wholes: np.ndarray) -> np.ndarray:
     return np.where(number > 0, number - 1.0, np.inf)
 
 
-def expanded_interval(samples: np.ndarray, effective: np.ndarray | float, freedom: np.ndarray | float) -> np.ndarray:
-    """Bounds (2, ...) of `samples` (num_resamples, ...), ratios resampled from `effective` (...) clusters.
+def expanded_interval(
+    samples: np.ndarray, effective: np.ndarray | float, freedom: np.ndarray | float
+) -> np.ndarray:
+    """Bounds (2, ...) of `samples` (num_resamples, ...), ratios resampled from `effective` (...)
+    clusters.
 
-    They are quantiles of the samples, as far in the tails as a t interval of m = `effective` clusters is wider
-    than the normal interval of resampled means: at Phi(-+ sqrt(m / (m - 1)) t), t the quantile of Student's
-    distribution with `freedom` (...), in place of m - 1, degrees of freedom (the expanded percentile interval of
-    Hesterberg, The American Statistician 69, 2015). Samples that are not finite (a resample without the slice)
-    are left out. NaN where m is below MIN_CLUSTERS, or nothing is left.
+    They are quantiles of the samples, as far in the tails as a t interval of m = `effective`
+    clusters is wider than the normal interval of resampled means: at Phi(-+ sqrt(m / (m - 1)) t), t
+    the quantile of Student's distribution with `freedom` (...), in place of m - 1, degrees of
+    freedom (the expanded percentile interval of Hesterberg, The American Statistician 69, 2015).
+    Samples that are not finite (a resample without the slice) are left out. NaN where m is below
+    MIN_CLUSTERS, or nothing is left.
     """
     from scipy.special import ndtr, stdtrit  # type: ignore[import-untyped]
 
@@ -195,7 +225,9 @@ def expanded_interval(samples: np.ndarray, effective: np.ndarray | float, freedo
     tail = ndtr(np.sqrt(number / (number - 1)) * quantile)
     ordered = np.sort(np.where(np.isfinite(samples), samples, np.nan), axis=0)
     last = np.maximum(np.count_nonzero(~np.isnan(ordered), axis=0) - 1, 0)
-    bounds = np.stack([_interpolate(ordered, tail * last), _interpolate(ordered, (1.0 - tail) * last)])
+    bounds = np.stack(
+        [_interpolate(ordered, tail * last), _interpolate(ordered, (1.0 - tail) * last)]
+    )
     return np.where(effective >= MIN_CLUSTERS, bounds, np.nan)
 
 
@@ -207,11 +239,12 @@ def _interpolate(ordered: np.ndarray, place: np.ndarray) -> np.ndarray:
     return value
 
 
-# ------------------------------------------------------------------------------------------- resamples
+# ---------------------------------------------------------------------------------------- resamples
 
 
 def group_numbers(num_clusters: int) -> np.ndarray:
-    """The group of each cluster, int64 (num_clusters,): one of its own, or one of MOST_GROUPS of equal size."""
+    """The group of each cluster, int64 (num_clusters,): one of its own, or one of MOST_GROUPS of
+    equal size."""
     if num_clusters <= MOST_GROUPS:
         return np.arange(num_clusters)
     groups: np.ndarray = np.random.default_rng(0).permutation(num_clusters) % MOST_GROUPS
@@ -219,8 +252,11 @@ def group_numbers(num_clusters: int) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=2)
-def resample_weights(num_groups: int, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> np.ndarray:
-    """How often each group is drawn in each resample, float64 (num_resamples, num_groups): num_groups in all.
+def resample_weights(
+    num_groups: int, num_resamples: int = NUM_RESAMPLES, seed: int = 0
+) -> np.ndarray:
+    """How often each group is drawn in each resample, float64 (num_resamples, num_groups):
+    num_groups in all.
 
     Each resample draws with replacement (numpy's PCG64 from `seed`, resample after resample).
     """
@@ -233,7 +269,9 @@ def resample_weights(num_groups: int, num_resamples: int = NUM_RESAMPLES, seed: 
 
 def _resampled(weights: np.ndarray, by_group: np.ndarray) -> np.ndarray:
     """Totals over resampled groups, (num_resamples, K)."""
-    with _thread_pools().limit(limits=1, user_api="blas"):  # the last bits do not depend on the number of processors
+    with _thread_pools().limit(
+        limits=1, user_api="blas"
+    ):  # the last bits do not depend on the number of processors
         totals: np.ndarray = weights @ by_group
     return totals
 
@@ -245,14 +283,17 @@ def _thread_pools() -> Any:
     return ThreadpoolController()
 
 
-# ---------------------------------------------------------------------------------- tests of hypotheses
+# ------------------------------------------------------------------------------ tests of hypotheses
 
 
-def p_values(value: np.ndarray, low: np.ndarray, high: np.ndarray, freedom: np.ndarray, at: float = 0.0) -> np.ndarray:
+def p_values(
+    value: np.ndarray, low: np.ndarray, high: np.ndarray, freedom: np.ndarray, at: float = 0.0
+) -> np.ndarray:
     """Two-sided p-values (...) against a figure's being `at`; NaN without an interval.
 
-    At most 0.05 where the 95 % interval excludes `at`: the half of the interval towards it is taken for so many
-    standard errors as it is of Student's distribution with `freedom` (...) degrees of freedom.
+    At most 0.05 where the 95 % interval excludes `at`: the half of the interval towards it is taken
+    for so many standard errors as it is of Student's distribution with `freedom` (...) degrees of
+    freedom.
     """
     from scipy.special import stdtr, stdtrit
 
@@ -266,13 +307,16 @@ def p_values(value: np.ndarray, low: np.ndarray, high: np.ndarray, freedom: np.n
 
 
 def holm(p: np.ndarray) -> np.ndarray:
-    """Which of m hypotheses (m, ...) are rejected by Holm's step-down procedure at 5 % in all, bool; NaN is none.
+    """Which of m hypotheses (m, ...) are rejected by Holm's step-down procedure at 5 % in all,
+    bool; NaN is none.
 
-    Of m true ones, one or more is rejected in at most 5 % of cases, whatever depends on what (Holm, Scandinavian
-    Journal of Statistics 6, 1979).
+    Of m true ones, one or more is rejected in at most 5 % of cases, whatever depends on what (Holm,
+    Scandinavian Journal of Statistics 6, 1979).
     """
     order = np.argsort(p, axis=0)
-    left = np.count_nonzero(~np.isnan(p), axis=0) - np.arange(len(p)).reshape(-1, *[1] * (p.ndim - 1))
+    left = np.count_nonzero(~np.isnan(p), axis=0) - np.arange(len(p)).reshape(
+        -1, *[1] * (p.ndim - 1)
+    )
     below = np.take_along_axis(p, order, axis=0) * np.maximum(left, 1) <= FAMILY_ERROR
     rejected = np.empty(p.shape, bool)
     np.put_along_axis(rejected, order, np.logical_and.accumulate(below, axis=0), axis=0)
@@ -280,7 +324,8 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 
 def are_distinct(ratios: Sequence[Ratio]) -> np.ndarray:
-    """Which figures of m models differ from 0 at 5 % for all models together, (m, K): 1, 0, or NaN without intervals."""
+    """Which figures of m models differ from 0 at 5 % for all models together, (m, K): 1, 0, or NaN
+    without intervals."""
     p = np.stack([p_values(one.value, one.low, one.high, one.freedom) for one in ratios])
     return np.where(np.isnan(p), np.nan, holm(p))
 

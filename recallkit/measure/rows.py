@@ -1,7 +1,8 @@
 """The rows of every table as data: the columns that name them, and which tokens each one has.
 
-A query of `queries/measure/` adds tokens up by cluster and class, a combination of a few columns. A row of a
-table has the tokens of some classes: those for which an expression over the columns of both is true.
+A query of `queries/measure/` adds tokens up by cluster and class, a combination of a few columns. A
+row of a table has the tokens of some classes: those for which an expression over the columns of
+both is true.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _POWERS = [0, *(1 << power for power in range(52))]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The K rows of a table: `keys` name them, and `has`, over columns of `keys` and of classes, says what they have.
+    """The K rows of a table: `keys` name them, and `has`, over columns of `keys` and of classes,
+    says what they have.
 
     by: the columns of the query's answer that make a class.
     """
@@ -53,55 +55,75 @@ class Rows:
 
 
 def log2_bucket(values: np.ndarray) -> np.ndarray:
-    """Bucket of each whole number, int64 (n,): 0 -> 0, 1 -> 1, 2 -> 2, 3-4 -> 3, 5-8 -> 4: (2^(b-2), 2^(b-1)] -> b."""
-    _, exponents = np.frexp(np.maximum(np.asarray(values, np.float64) - 0.5, 0.25))  # v - 1/2 = f 2^e, 1/2 <= f < 1
+    """Bucket of each whole number, int64 (n,): 0 -> 0, 1 -> 1, 2 -> 2, 3-4 -> 3, 5-8 -> 4:
+    (2^(b-2), 2^(b-1)] -> b."""
+    _, exponents = np.frexp(
+        np.maximum(np.asarray(values, np.float64) - 0.5, 0.25)
+    )  # v - 1/2 = f 2^e, 1/2 <= f < 1
     buckets: np.ndarray = exponents.astype(np.int64) + 1
     return buckets
 
 
-# ------------------------------------------------------------------------------------- slices (sum_by_slice)
+# ---------------------------------------------------------------------------- slices (sum_by_slice)
 
 
 def slice_rows(slices: Sequence[Slice]) -> Rows:
-    """The slices of every comparison, STANDARD, and then those requested: bit i of a class's `slices` is that of row i."""
+    """The slices of every comparison, STANDARD, and then those requested: bit i of a class's
+    `slices` is that of row i."""
     names = [slice_.name for slice_ in (*STANDARD, *slices)]
     keys = pl.DataFrame({"slice": names, "bit": [1 << place for place in range(len(names))]})
     return Rows(["slices"], keys, (pl.col("slices") & pl.col("bit")) != 0)
 
 
 def source_rows(slices: Sequence[Slice], sources: Sequence[str]) -> Rows:
-    """The same slices of all sources together, then of each; a class's `place` is that of its source, from 1 on."""
+    """The same slices of all sources together, then of each; a class's `place` is that of its
+    source, from 1 on."""
     places = pl.DataFrame({"source": [ALL, *sources], "place": np.arange(1 + len(sources))})
     of_slices = slice_rows(slices)
     is_of_source = (pl.col("place_of_row") == 0) | (pl.col("place_of_row") == pl.col("place"))
-    return Rows(["place", "slices"], places.join(of_slices.keys, how="cross"), is_of_source & of_slices.has)
+    return Rows(
+        ["place", "slices"], places.join(of_slices.keys, how="cross"), is_of_source & of_slices.has
+    )
 
 
-# ------------------------------------------------------------------------- training counts (sum_by_count)
+# ------------------------------------------------------------------- training counts (sum_by_count)
 
 
 def count_cuts(max_count: int) -> dict[str, int]:
     """Thresholds besides 0 and the powers of two, parameters of `sum_by_count`.
 
-    The papers', and `most`, the largest training count of an AR hit, from a quarter of it to four times it.
+    The papers', and `most`, the largest training count of an AR hit, from a quarter of it to four
+    times it.
     """
     most = min(max_count, LARGEST_THRESHOLD)
     cuts = {"papers": MAX_COUNT, "quarter": most // 4, "half": most // 2, "most": most}
-    cuts |= {"double": min(2 * most, LARGEST_THRESHOLD), "fourfold": min(4 * most, LARGEST_THRESHOLD)}
+    cuts |= {
+        "double": min(2 * most, LARGEST_THRESHOLD),
+        "fourfold": min(4 * most, LARGEST_THRESHOLD),
+    }
     return cuts
 
 
 def count_rows(max_count: int) -> dict[str, Rows]:
-    """Tables by training count: log2 buckets, repeated bigrams up to each threshold, and the classes of PARTITION."""
+    """Tables by training count: log2 buckets, repeated bigrams up to each threshold, and the
+    classes of PARTITION."""
     by = ["context_class", "largest_count"]
     is_repeated = pl.col("context_class") == "bigram"
     cuts = count_cuts(max_count)
-    buckets = pl.DataFrame({"low": [power // 2 + 1 if power else 0 for power in _POWERS], "high": _POWERS})
+    buckets = pl.DataFrame(
+        {"low": [power // 2 + 1 if power else 0 for power in _POWERS], "high": _POWERS}
+    )
     repeated = pl.DataFrame({"repeated": [True, False]})
     thresholds = pl.DataFrame({"threshold": sorted({*_POWERS, *cuts.values()})})
     kinds = [(kind, is_rare) for kind in CONTEXT_CLASSES for is_rare in (True, False)]
     names = [class_.name for class_ in PARTITION]
-    partition = pl.DataFrame({"slice": names, "kind": [kind for kind, _ in kinds], "is_rare": [rare for _, rare in kinds]})
+    partition = pl.DataFrame(
+        {
+            "slice": names,
+            "kind": [kind for kind, _ in kinds],
+            "is_rare": [rare for _, rare in kinds],
+        }
+    )
     count = pl.col("largest_count")
     return {
         "by_count": Rows(
@@ -113,23 +135,28 @@ def count_rows(max_count: int) -> dict[str, Rows]:
         "by_partition": Rows(
             by,
             partition,
-            (pl.col("context_class") == pl.col("kind")) & ((count <= cuts["most"]) == pl.col("is_rare")),
+            (pl.col("context_class") == pl.col("kind"))
+            & ((count <= cuts["most"]) == pl.col("is_rare")),
         ),
     }
 
 
-# ------------------------------------------------------------- distance, match, position (sum_by_place)
+# --------------------------------------------------------- distance, match, position (sum_by_place)
 
 
 def place_rows(seq_len: int) -> dict[str, Rows]:
-    """Tables by distance, length of match and position in sequences of `seq_len` predictions, AR hits apart.
+    """Tables by distance, length of match and position in sequences of `seq_len` predictions, AR
+    hits apart.
 
-    Distances are in buckets from 1 on, (2^(b-1), 2^b]: tokens that repeat nothing have none. Matches: 0, 1, 2 and 3,
-    then [2^b, 2^(b+1)). Positions p of 1..seq_len: bucket b has those with floor((p - 1) * 32 / seq_len) = b.
+    Distances are in buckets from 1 on, (2^(b-1), 2^b]: tokens that repeat nothing have none.
+    Matches: 0, 1, 2 and 3, then [2^b, 2^(b+1)). Positions p of 1..seq_len: bucket b has those with
+    floor((p - 1) * 32 / seq_len) = b.
     """
     distances = [1 << power for power in range(int(log2_bucket(np.array([seq_len]))[0]))]
     matches = [0, 1, 2, 3, *(1 << power for power in range(2, seq_len.bit_length()))]
-    ends = [-(-bucket * seq_len // NUM_POSITION_BUCKETS) for bucket in range(NUM_POSITION_BUCKETS + 1)]
+    ends = [
+        -(-bucket * seq_len // NUM_POSITION_BUCKETS) for bucket in range(NUM_POSITION_BUCKETS + 1)
+    ]
     ranges = {
         "distance": [(end, end // 2 + 1, end) for end in distances],
         "match_length": [(low, low, low if low < 4 else 2 * low - 1) for low in matches],
@@ -138,7 +165,9 @@ def place_rows(seq_len: int) -> dict[str, Rows]:
     hits = pl.DataFrame({"slice": ["ar_hit", "other"], "is_hit": [True, False]})
     tables = {}
     for column, buckets in ranges.items():
-        keys = hits.join(pl.DataFrame(buckets, schema=["bucket", "low", "high"], orient="row"), how="cross")
+        keys = hits.join(
+            pl.DataFrame(buckets, schema=["bucket", "low", "high"], orient="row"), how="cross"
+        )
         is_bucket = (pl.col("ar_hit") == pl.col("is_hit")) & (pl.col(column) == pl.col("bucket"))
         tables[f"by_{column.removesuffix('_length')}"] = Rows(["ar_hit", column], keys, is_bucket)
     return tables

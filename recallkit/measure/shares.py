@@ -40,7 +40,11 @@ EMPTY_SLICE, NO_HITS = "no tokens in this slice", "no token is an AR hit"
 
 
 def gap_figures(
-    table: TableSums, all_tokens: TableSums, model: int, num_resamples: int = NUM_RESAMPLES, seed: int = 0
+    table: TableSums,
+    all_tokens: TableSums,
+    model: int,
+    num_resamples: int = NUM_RESAMPLES,
+    seed: int = 0,
 ) -> dict[str, np.ndarray]:
     """Columns (K,) of a table's rows for the reference and model number `model` (from 1).
 
@@ -64,15 +68,22 @@ def gap_figures(
         "gap_share": ratio(gap, all_tokens.gap(model), num_resamples, seed),
         "gain_reference": of_reference,
         "gain_model": ratio(table.gain(model), tokens, num_resamples, seed),
-        "retained": _where_shown(of_reference, ratio(table.gain(model), table.gain(0), num_resamples, seed)),
+        "retained": _where_shown(
+            of_reference, ratio(table.gain(model), table.gain(0), num_resamples, seed)
+        ),
     }
     for name, figure in ratios.items():
         columns |= figure.columns(name)
-    freedom = {"delta_freedom": ratios["delta_nll"].freedom, "share_freedom": ratios["gap_share"].freedom}
+    freedom = {
+        "delta_freedom": ratios["delta_nll"].freedom,
+        "share_freedom": ratios["gap_share"].freedom,
+    }
     return columns | freedom
 
 
-def retained(gain: Sum, reference: Sum, tokens: Sum, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> Ratio:
+def retained(
+    gain: Sum, reference: Sum, tokens: Sum, num_resamples: int = NUM_RESAMPLES, seed: int = 0
+) -> Ratio:
     """A model's recall over the reference's, of the same `tokens`; NaN where that one is not shown
     to exceed LEAST_GAIN."""
     of_reference = ratio(reference, tokens, num_resamples, seed)
@@ -84,7 +95,9 @@ def _where_shown(of_reference: Ratio, part: Ratio) -> Ratio:
     return part.where(of_reference.low > LEAST_GAIN)
 
 
-def efficiency(table: TableSums, model: int, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> Ratio:
+def efficiency(
+    table: TableSums, model: int, num_resamples: int = NUM_RESAMPLES, seed: int = 0
+) -> Ratio:
     """Recall efficiency of model number `model`: 1 less its summed NLL over that at first
     occurrences of the bigrams.
 
@@ -115,10 +128,15 @@ class WholeGap:
     cluster: str = "document"
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any], vocab_size: int, cluster: str = "document") -> WholeGap:
+    def from_row(
+        cls, row: Mapping[str, Any], vocab_size: int, cluster: str = "document"
+    ) -> WholeGap:
         """From the row of all tokens, with the columns of `gap_figures` and `is_distinct`."""
         uniform = math.log(vocab_size)
-        nlls = ((row["nll_reference"], REFERENCE_LIKE_UNIFORM), (row["nll_model"], MODEL_LIKE_UNIFORM))
+        nlls = (
+            (row["nll_reference"], REFERENCE_LIKE_UNIFORM),
+            (row["nll_model"], MODEL_LIKE_UNIFORM),
+        )
         notes = [note for nll, note in nlls if nll >= uniform]
         return cls(row["delta_nll"], row["is_distinct"], notes, row["effective_clusters"], cluster)
 

@@ -103,7 +103,9 @@ class Clusters:
     def numbers(self, clusters: pl.Series) -> np.ndarray:
         """The number of each cluster, int64 (n,); sources are numbered as they first occur."""
         if self._names is not None:
-            clusters = clusters.replace_strict(self._names, range(len(self._names)), return_dtype=pl.Int64)
+            clusters = clusters.replace_strict(
+                self._names, range(len(self._names)), return_dtype=pl.Int64
+            )
         numbers: np.ndarray = clusters.to_numpy().astype(np.int64)
         return numbers
 
@@ -116,8 +118,12 @@ class Clusters:
 def _sources_of(tokens: LabelledTokens) -> pl.Series:
     """The sources of all tokens, in the order of the text."""
     reader = RowReader(tokens.path, ["source"])
-    parts = (pl.Series(reader.read(start, stop)["source"]) for start, stop in batch_ranges(tokens.path))
-    return pl.concat([part.unique(maintain_order=True).cast(pl.String) for part in parts]).unique(maintain_order=True)
+    parts = (
+        pl.Series(reader.read(start, stop)["source"]) for start, stop in batch_ranges(tokens.path)
+    )
+    return pl.concat([part.unique(maintain_order=True).cast(pl.String) for part in parts]).unique(
+        maintain_order=True
+    )
 
 
 class Tally:
@@ -128,10 +134,14 @@ class Tally:
     clusters' sizes.
     """
 
-    def __init__(self, tables: Mapping[str, Rows], clusters: Clusters, columns: Sequence[str] = ()) -> None:
+    def __init__(
+        self, tables: Mapping[str, Rows], clusters: Clusters, columns: Sequence[str] = ()
+    ) -> None:
         """`columns`: further ones of the answer that are added up."""
         self._tables, self._clusters, self._columns = tables, clusters, columns
-        self._by = [*dict.fromkeys(itertools.chain.from_iterable(rows.by for rows in tables.values()))]
+        self._by = [
+            *dict.fromkeys(itertools.chain.from_iterable(rows.by for rows in tables.values()))
+        ]
         self._classes = pl.DataFrame()
         self._sums: dict[str, np.ndarray] = {}
         self._sizes: list[tuple[np.ndarray, ...]] = []
@@ -178,7 +188,10 @@ class Tally:
         is_over = np.full(len(cluster), fill_value=True) if below is None else cluster < below
         self._sizes = [(cluster[~is_over], class_[~is_over], tokens[~is_over])]
         cluster, class_, tokens = cluster[is_over], class_[is_over], tokens[is_over]
-        first, stop = int(cluster.min(initial=0 if below is None else below)), int(cluster.max(initial=-1)) + 1
+        first, stop = (
+            int(cluster.min(initial=0 if below is None else below)),
+            int(cluster.max(initial=-1)) + 1,
+        )
         shape = (max(0, stop - first), self._classes.height)
         sizes = sparse.csr_matrix((tokens.astype(np.float64), (cluster - first, class_)), shape)
         for name, rows in self._tables.items():
@@ -195,12 +208,16 @@ class Tally:
         classes = pl.concat([self._classes, distinct]) if self._classes.height else distinct
         self._classes = classes.unique(maintain_order=True)
         numbered = self._classes.with_row_index("class")
-        joined = labels.join(numbered, on=self._by, how="left", nulls_equal=True, maintain_order="left")
+        joined = labels.join(
+            numbered, on=self._by, how="left", nulls_equal=True, maintain_order="left"
+        )
         numbers: np.ndarray = joined["class"].to_numpy()
         return numbers
 
 
-def sum_rows(rows: Rows, answer: pl.DataFrame, clusters: Clusters, columns: Sequence[str] = ()) -> TableSums:
+def sum_rows(
+    rows: Rows, answer: pl.DataFrame, clusters: Clusters, columns: Sequence[str] = ()
+) -> TableSums:
     """The sums of a table's rows, from a query's answer: rows per cluster and class, with tokens,
     values and further `columns`."""
     tally = Tally({"": rows}, clusters, columns)
@@ -252,10 +269,14 @@ def add_up(
         queries.append(TokenQuery("sum_by_place", places))
         tallies.append(Tally(place_rows(tokens.seq_len), clusters))
         columns = ["context_class", "train_count", "distance", "match_length"]
-    rows = batches(tokens, scores, columns, slices=(*STANDARD, *slices), cluster=cluster, clean=clean)
+    rows = batches(
+        tokens, scores, columns, slices=(*STANDARD, *slices), cluster=cluster, clean=clean
+    )
     parts = []
     with progress("adding up", total=tokens.num_rows) as show:
-        for (_, stop), parts_of_tables in zip(batch_ranges(tokens.path), answers(queries, rows), strict=True):
+        for (_, stop), parts_of_tables in zip(
+            batch_ranges(tokens.path), answers(queries, rows), strict=True
+        ):
             parts.append(parts_of_tables[0])
             for tally, answer in zip(tallies, parts_of_tables, strict=True):
                 tally.add(answer, is_in_order=cluster != "source")
@@ -264,7 +285,10 @@ def add_up(
     parts.clear()
     pa.default_memory_pool().release_unused()  # of the batches: their sums take as much
     if by_slice.is_empty():
-        problem, remedy = "every token is in the training text", "slice other text, or leave out --clean"
+        problem, remedy = (
+            "every token is in the training text",
+            "slice other text, or leave out --clean",
+        )
         raise UserError(problem, where=tokens.path, remedy=remedy)
     groups = clusters.restrict(by_slice["cluster"])
     tables = {name: table for tally in tallies for name, table in tally.sums(groups).items()}
@@ -277,7 +301,11 @@ def add_up(
 def _by_size(by_slice: pl.DataFrame) -> tuple[list[str], pl.DataFrame]:
     """The MAX_RESAMPLED_SOURCES largest sources by tokens, sorted, all further ones as one;
     `place`: each row's, from 1."""
-    sizes = by_slice.group_by("source").agg(pl.col("tokens").sum()).sort("tokens", "source", descending=[True, False])
+    sizes = (
+        by_slice.group_by("source")
+        .agg(pl.col("tokens").sum())
+        .sort("tokens", "source", descending=[True, False])
+    )
     sources = sorted(sizes["source"][:MAX_RESAMPLED_SOURCES])
     if sizes.height > len(sources):
         sources.append(OTHER_SOURCES)
@@ -292,5 +320,7 @@ def _documents(by_slice: pl.DataFrame) -> pl.DataFrame:
     is_hit = (pl.col("slices") & (1 << [slice_.name for slice_ in STANDARD].index("ar_hit"))) != 0
     of_hits = pl.col("tokens", *names).filter(is_hit).sum()
     sums = pl.col("tokens", *names).sum()
-    documents = by_slice.group_by("document").agg(pl.col("source").first(), sums, of_hits.name.prefix("ar_"))
+    documents = by_slice.group_by("document").agg(
+        pl.col("source").first(), sums, of_hits.name.prefix("ar_")
+    )
     return documents.rename({"ar_tokens": "ar_hits"}).sort("document")

@@ -174,8 +174,8 @@ def check_fits(
     """Raises UserError where a model's weights and a batch's logits exceed the free memory.
 
     It is that of the CPU, which reads the weights, and of the device. Nothing is checked where the
-    numbers are not known, or weights may go to a disk. `can_balance`: whether they could. `name`: of
-    the model.
+    numbers are not known, or weights may go to a disk. `can_balance`: whether they could. `name`:
+    of the model.
     """
     if num_weights is None or vocab_size is None or is_balanced(device):
         return
@@ -194,7 +194,9 @@ def check_fits(
             raise UserError(
                 f"{needed}, but {place} has {gigabytes(free)} free",
                 where=name,
-                remedy=f"give {', '.join([*choices, 'or '])}a smaller model" if choices else "give a smaller model",
+                remedy=f"give {', '.join([*choices, 'or '])}a smaller model"
+                if choices
+                else "give a smaller model",
             )
 
 

@@ -286,7 +286,9 @@ class EvaluatedModel:
         spare = vocab_size - self.tokenizer.vocab_size
         if self._named_tokenizer is None and not self.is_control and spare > _SPARE_ENTRIES:
             vocabulary = f"its vocabulary of {vocab_size:,} entries"
-            problem = f"no tokenizer beside it, and {vocabulary} is not that of {self.tokenizer.name}"
+            problem = (
+                f"no tokenizer beside it, and {vocabulary} is not that of {self.tokenizer.name}"
+            )
             remedy = "name its own with --model-tokenizer"
             raise UserError(problem, where=self.location, remedy=remedy)
 

@@ -54,12 +54,16 @@ def identify_model(plan: ModelPlan) -> str:
     """
     kind = kind_of(plan.location)
     if plan.ablation is not None and not kind.is_run:
-        raise UserError(f"{kind.called} has no mixers", where=plan.location, remedy="leave out ablate")
+        raise UserError(
+            f"{kind.called} has no mixers", where=plan.location, remedy="leave out ablate"
+        )
     changes: list[Any] = [] if plan.ablation is None else [str(plan.ablation)]
     if plan.variant is not None:
         if not kind.has_logits or plan.module is not None:
             called = "a live model" if kind.has_logits else kind.called
-            raise UserError(f"{called} has no variants", where=plan.name, remedy=f"leave out {plan.variant}")
+            raise UserError(
+                f"{called} has no variants", where=plan.name, remedy=f"leave out {plan.variant}"
+            )
         changes.append(plan.variant.identify())
     return hashing.digest_json([kind.identify(plan), *changes]) if changes else kind.identify(plan)
 
@@ -68,7 +72,10 @@ def warn_remote_code(plan: ModelPlan, notify: Callable[[str], None]) -> None:
     """Says whose code is about to run, where a checkpoint brings some and the user allows it.
     Raises UserError for an unknown hub id."""
     if files := kind_of(plan.location).code_files(plan):
-        notify(f"{plan.location}: --trust-remote-code runs Python code that comes with this checkpoint ({', '.join(files)})")
+        notify(
+            f"{plan.location}: --trust-remote-code runs Python code that comes with this "
+            f"checkpoint ({', '.join(files)})"
+        )
 
 
 def load_model(plan: ModelPlan) -> ScoringModel:
@@ -108,11 +115,15 @@ def choose_prefix(plan: ModelPlan, tokenizer: TextTokenizer) -> Prefix:
         is_ours = kind.is_control or kind.reads_builtin_tokenizer or _is_trained_here(plan)
         return NO_PREFIX if is_ours else tokenizer.prefix
     if kind.is_control:
-        raise UserError("a control model reads no prefix", where=plan.name, remedy=f"leave out bos={bos}")
+        raise UserError(
+            "a control model reads no prefix", where=plan.name, remedy=f"leave out bos={bos}"
+        )
     number = tokenizer.id_of(str(bos))
     if number is None:
         problem = f"no token {bos!r} in the vocabulary of {tokenizer.name}"
-        raise UserError(problem, where=plan.name, remedy="give one that it has, bos=none or bos=auto")
+        raise UserError(
+            problem, where=plan.name, remedy="give one that it has, bos=none or bos=auto"
+        )
     return Prefix((number,), str(bos), AS_NAMED)
 
 
@@ -213,7 +224,9 @@ def find_precision(plan: ModelPlan) -> str:
 
     facts = kind_of(plan.location).facts(plan)
     dtype = facts.dtype if facts else None
-    lacking = dtype == "bfloat16" and torch.cuda.is_available() and not torch.cuda.is_bf16_supported()
+    lacking = (
+        dtype == "bfloat16" and torch.cuda.is_available() and not torch.cuda.is_bf16_supported()
+    )
     return "float32" if dtype not in ("bfloat16", "float16") or lacking else str(dtype)
 
 
@@ -253,7 +266,9 @@ def tokenizer_name(option: Any) -> str | None:
         return option
     if isinstance(option, Path):
         return str(option)
-    backend = getattr(option, "backend_tokenizer", None) or getattr(option, "backend", None) or option
+    backend = (
+        getattr(option, "backend_tokenizer", None) or getattr(option, "backend", None) or option
+    )
     if not hasattr(backend, "to_str"):
         problem = f"an object of {type(option).__name__} is not a tokenizer that can be read"
         remedy = "give a path, a tokenizers.Tokenizer or a fast tokenizer of transformers"
@@ -295,7 +310,9 @@ def sequences_for(
         remedy = "give its slice directory in place of the text"
         raise UsageError(problem, where=recordings[0], remedy=remedy)
     plans = [
-        ModelPlan.with_options(spec, options, dtype=spec.dtype or getattr(options, "dtype", None) or "float32")
+        ModelPlan.with_options(
+            spec, options, dtype=spec.dtype or getattr(options, "dtype", None) or "float32"
+        )
         for spec in models
         if not kind_of(spec.location).is_control
     ]
@@ -343,7 +360,9 @@ def _check_alike(tokenizers: Mapping[str, TextTokenizer]) -> None:
     for first, other in itertools.pairwise(names):
         if tokenizers[other].digest != tokenizers[first].digest:
             problem = f"{first} and {other} have different tokenizers"
-            remedy = "slice with the --tokenizer of one: the NLLs of the other are aligned to its tokens"
+            remedy = (
+                "slice with the --tokenizer of one: the NLLs of the other are aligned to its tokens"
+            )
             raise UsageError(problem, where="--for", remedy=remedy)
 
 

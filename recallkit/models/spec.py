@@ -170,7 +170,9 @@ class ModelSpec:
 
     @property
     def _ending(self) -> str:
-        return ("" if self.variant is None else f" {self.variant}") + ("" if self.ablation is None else f" {self.ablation.shown}")
+        return ("" if self.variant is None else f" {self.variant}") + (
+            "" if self.ablation is None else f" {self.ablation.shown}"
+        )
 
     def typed(self) -> str:
         """Name, location, prefix, variant and ablation as they are typed, without further
@@ -227,11 +229,17 @@ def parse_model(text: str) -> ModelSpec:
                 where=text,
                 remedy=f"write {SYNTAX}",
             )
-        options[option] = int(value) if option in ("context", "stride", "chunk") and value.isdecimal() else value
+        options[option] = (
+            int(value) if option in ("context", "stride", "chunk") and value.isdecimal() else value
+        )
     for piece in (path, *(str(value) for value in options.values())):
         if (unknown := _LIKE_OPTION.search(piece)) and not _exists(piece):
             near = difflib.get_close_matches(unknown[1], OPTIONS, n=1)
-            remedy = f"did you mean {near[0]}?" if near else f"a model's own options are {', '.join(OPTIONS)}"
+            remedy = (
+                f"did you mean {near[0]}?"
+                if near
+                else f"a model's own options are {', '.join(OPTIONS)}"
+            )
             raise UsageError(f"a model has no option {unknown[1]}", where=text, remedy=remedy)
     return ModelSpec(path, name, **options)
 
@@ -274,15 +282,28 @@ def _exists(path: str) -> bool:
 
 def _check_name(name: Any) -> None:
     """Raises UsageError for a name that could not be shown, typed or part of a file's name."""
-    is_good = isinstance(name, str) and name.isprintable() and name == name.strip() and 0 < len(name) <= _LONGEST_NAME
+    is_good = (
+        isinstance(name, str)
+        and name.isprintable()
+        and name == name.strip()
+        and 0 < len(name) <= _LONGEST_NAME
+    )
     if not is_good or any(char in name for char in _NOT_IN_NAMES) or name.startswith((".", "-")):
         problem = f"{name!r} cannot be a model's name"
-        remedy = f"give up to {_LONGEST_NAME} printable characters without {' '.join(_NOT_IN_NAMES)}; a path with = begins with ./"
+        remedy = (
+            f"give up to {_LONGEST_NAME} printable characters without {' '.join(_NOT_IN_NAMES)}; "
+            "a path with = begins with ./"
+        )
         raise UsageError(problem, where="NAME", remedy=remedy)
 
 
 def _is_of_hub(path: Any) -> bool:
-    return isinstance(path, str) and registry.may_be_hub_id(path) and "@" not in path and not _exists(path)
+    return (
+        isinstance(path, str)
+        and registry.may_be_hub_id(path)
+        and "@" not in path
+        and not _exists(path)
+    )
 
 
 def _components(spec: ModelSpec) -> list[str]:
@@ -335,6 +356,10 @@ def _check_different(specs: Sequence[ModelSpec]) -> None:
         if other is spec:
             continue
         if spec.name is not None or other.name is not None:
-            raise UsageError("two models have this name", where=spec.key, remedy="give each a different name")
-        remedy = "name each once" if spec == other else "give each a name: a=PATH,OPTIONS b=PATH,OPTIONS"
+            raise UsageError(
+                "two models have this name", where=spec.key, remedy="give each a different name"
+            )
+        remedy = (
+            "name each once" if spec == other else "give each a name: a=PATH,OPTIONS b=PATH,OPTIONS"
+        )
         raise UsageError("a model is named twice", where=spec.location, remedy=remedy)

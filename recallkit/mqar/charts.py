@@ -29,14 +29,26 @@ def mqar_figures(mqar: pl.DataFrame, by_distance: pl.DataFrame) -> list[Figure]:
     rows, distances = mqar.to_dicts(), by_distance.to_dicts()
     first, models = rows[0], list(dict.fromkeys(row["model"] for row in rows))
     bands = "; bands are 95 % intervals" * any(row["accuracy_low"] is not None for row in rows)
-    what = f"{counted(first['num_samples'], 'sequence')} of {first['length']:,} ids for each number of pairs{bands}."
-    hollow = f" Hollow: fewer than {FEW} queries." * any(row["num_queries"] < FEW for row in distances)
-    filler = ", and of the filler behind the pairs" if any(row["filler_nll"] is not None for row in rows) else ""
+    what = (
+        f"{counted(first['num_samples'], 'sequence')} of {first['length']:,} ids for each number "
+        f"of pairs{bands}."
+    )
+    hollow = f" Hollow: fewer than {FEW} queries." * any(
+        row["num_queries"] < FEW for row in distances
+    )
+    filler = (
+        ", and of the filler behind the pairs"
+        if any(row["filler_nll"] is not None for row in rows)
+        else ""
+    )
     return [
         Figure(
             "mqar_accuracy",
             "Values recalled by number of pairs",
-            f"Share of the queried values that the model ranks first in its whole vocabulary. {what}",
+            (
+                "Share of the queried values that the model ranks first in its whole vocabulary. "
+                f"{what}"
+            ),
             _accuracy(models, rows),
             models,
         ),
@@ -88,7 +100,9 @@ def _perplexity(models: Sequence[str], rows: Sequence[Row]) -> Spec:
         [point[name] for point in points for name in ("low", "y", "high") if name in point],
         grid=True,
     )
-    return line_chart(points, models, _pairs(rows), y, reference=models[0], panels=panels, height=150)
+    return line_chart(
+        points, models, _pairs(rows), y, reference=models[0], panels=panels, height=150
+    )
 
 
 def _accuracy(models: Sequence[str], rows: Sequence[Row]) -> Spec:
@@ -104,7 +118,9 @@ def _accuracy(models: Sequence[str], rows: Sequence[Row]) -> Spec:
         }
         for row in rows
     ]
-    return line_chart(points, models, _pairs(rows), share("y", _RECALLED, zero=True), reference=models[0])
+    return line_chart(
+        points, models, _pairs(rows), share("y", _RECALLED, zero=True), reference=models[0]
+    )
 
 
 def _pairs(rows: Sequence[Row]) -> Spec:
@@ -128,7 +144,11 @@ def _by_distance(models: Sequence[str], rows: Sequence[Row]) -> Spec:
                 **said,
             }
         )
-    x = log_number("x", "distance in ids", [point["x"] for point in points], base=2, labelOverlap=True)
+    x = log_number(
+        "x", "distance in ids", [point["x"] for point in points], base=2, labelOverlap=True
+    )
     panels = list(dict.fromkeys(point["panel"] for point in points))
     y = share("y", _RECALLED, zero=True)
-    return line_chart(points, models, x, y, reference=models[0], panels=panels, columns=2, width=152, height=96)
+    return line_chart(
+        points, models, x, y, reference=models[0], panels=panels, columns=2, width=152, height=96
+    )

@@ -77,10 +77,14 @@ class MqarView(ResultView):
         """The sequences, their vocabularies, the intervals."""
         manifest = self.manifest
         return {
-            "Sequences": f"{manifest['num_samples']:,} of {manifest['length']:,} ids for each number of pairs, "
+            "Sequences": f"{manifest['num_samples']:,} of {manifest['length']:,} ids for each "
+            "number of "
+            "pairs, "
             f"from seed {manifest['seed']}{_places(manifest)}; nothing is trained",
             "Vocabulary": " ".join(self.notes()),
-            "Intervals": "95 %, with sequences as units; differences are paired over the same sequences",
+            "Intervals": (
+                "95 %, with sequences as units; differences are paired over the same sequences"
+            ),
         }
 
 
@@ -93,9 +97,14 @@ def answer(tables: MqarTables) -> str:
         most = f"with {counted(first['pairs'], 'pair')}"
     most = most.capitalize() if first["task"] == "mqar" else f"In {_title(first)}, {most}"
     guess, low = first["guess"], first["accuracy_low"]
-    within = f"{percent(first['accuracy'])} of the values ({interval_phrase(low, first['accuracy_high'])})"
+    within = (
+        f"{percent(first['accuracy'])} of the values "
+        f"({interval_phrase(low, first['accuracy_high'])})"
+    )
     there = f"guessing among the values read so far gives {percent(guess)}"
-    recalls = "recalls" if low is not None and low > guess else "is not shown to do better than guessing:"
+    recalls = (
+        "recalls" if low is not None and low > guess else "is not shown to do better than guessing:"
+    )
     clauses = [f"{most} in {first['length']:,} ids, {first['model']} {recalls} {within}; {there}"]
     for row in nearest_and_farthest(others, "accuracy_difference"):
         ends = (row[f"accuracy_difference{end}"] for end in ("", "_low", "_high"))
@@ -110,7 +119,9 @@ def _title(row: Row) -> str:
 
 def _places(facts: Mapping[str, Any]) -> str:
     """Where the task's questions are, if a power law says it."""
-    return "" if facts["power"] is None else f", query positions by a power law ({facts['power']:g})"
+    return (
+        "" if facts["power"] is None else f", query positions by a power law ({facts['power']:g})"
+    )
 
 
 def mqar_tables(tables: MqarTables) -> dict[str, Table]:
@@ -129,7 +140,9 @@ def _terminal_tables(tables: MqarTables) -> list[Table]:
     starts = range(0, len(pairs), _MOST_COLUMNS)
     parts = [_tables(rows, pairs[start : start + _MOST_COLUMNS]) for start in starts]
     if len(pairs) > 1:
-        parts = [{**part, "accuracy": _with_curves(part["accuracy"], rows, pairs)} for part in parts]
+        parts = [
+            {**part, "accuracy": _with_curves(part["accuracy"], rows, pairs)} for part in parts
+        ]
     return [
         *(part[kind] for kind in parts[0] for part in parts if part[kind].rows),
         *_distance_tables(tables.by_distance),
@@ -256,8 +269,12 @@ def _worth_knowing(of_models: Mapping[str, Any]) -> list[str]:
         before = f"; before every sequence {one['prefix']}" if one["prefix"] else ""
         whose = "" if len(by_vocabulary) == 1 else f"{', '.join(models)}: "
         lines.append(
-            f"{whose or 'Sequences: '}{one['num_ids']:,} ids, of which the filler is {one['filler_text']!r} ({one['filler']}){before}."
+            f"{whose or 'Sequences: '}{one['num_ids']:,} ids, of which the filler is "
+            f"{one['filler_text']!r} ({one['filler']}){before}."
         )
     if len(by_vocabulary) > 1:
-        lines.append("Vocabularies differ: query positions are the same, but perplexities are only roughly comparable.")
+        lines.append(
+            "Vocabularies differ: query positions are the same, but perplexities are only "
+            "roughly comparable."
+        )
     return lines

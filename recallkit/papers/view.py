@@ -40,7 +40,9 @@ def published_answer(published: PublishedGap) -> str:
     neither behind nor ahead."""
     references = {group.name: group.reference for group in published.groups}
     rows = published.frame.to_dicts()
-    perplexities = {row["group"]: row["all"] for row in rows if row["model"] == references[row["group"]]}
+    perplexities = {
+        row["group"]: row["all"] for row in rows if row["model"] == references[row["group"]]
+    }
     shares, unresolved = {}, []
     for row in rows:
         if row["note"] in (REFERENCE, NO_AR_PERPLEXITY):
@@ -52,7 +54,11 @@ def published_answer(published: PublishedGap) -> str:
     answer = "No model is behind its reference by more than rounding."
     if shares:
         reference = "their references" if len(references) > 1 else published.groups[0].reference
-        whose = f"the gaps of {len(shares)} models" if len(shares) > 1 else f"the gap of {next(iter(shares))}"
+        whose = (
+            f"the gaps of {len(shares)} models"
+            if len(shares) > 1
+            else f"the gap of {next(iter(shares))}"
+        )
         answer = f"AR hits carry {extremes(shares, percent)} of {whose} to {reference}."
     return f"{answer} No gap beyond rounding: {'; '.join(unresolved)}." if unresolved else answer
 
@@ -104,7 +110,8 @@ def _group_table(published: PublishedGap, group: PublishedGroup) -> Table:
     if is_ranged:
         caption += " ±: how far the rounding of the printed perplexities can move a share."
     return Table.from_rows(
-        "AR hits' share of the gap, from printed perplexities" + (f": {group.name}" if group.name else ""),
+        "AR hits' share of the gap, from printed perplexities"
+        + (f": {group.name}" if group.name else ""),
         columns,
         rows,
         f"{caption} Clipped: at most 100 %, as the papers report it.",

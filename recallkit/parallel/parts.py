@@ -74,9 +74,13 @@ def make_parts(
     before = done = job.amount_done()
     if missing:
         journal.note_resumed(done, job.unit)
-    telling = progress(f"{job.doing} {job.where}", total=job.total, unit=job.unit, saved=job.amount_done)
+    telling = progress(
+        f"{job.doing} {job.where}", total=job.total, unit=job.unit, saved=job.amount_done
+    )
     with timings.stage(job.doing, item=job.where, resumed=done > 0) as stage:
-        working = work(job, missing, engine=workers.engine, workers=workers.workers, address=workers.address)
+        working = work(
+            job, missing, engine=workers.engine, workers=workers.workers, address=workers.address
+        )
         with telling as show, contextlib.closing(working):
             show(done)
             for part in working:

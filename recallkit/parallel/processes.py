@@ -40,7 +40,9 @@ def work_in_processes(job: Job, items: Sequence[Any], num_workers: int) -> Gener
     """
     tasks = deque(make_tasks(job, items, num_workers))
     context = multiprocessing.get_context("spawn")
-    workers = [_Worker(context, job, place, num_workers) for place in range(min(num_workers, len(tasks)))]
+    workers = [
+        _Worker(context, job, place, num_workers) for place in range(min(num_workers, len(tasks)))
+    ]
     deaths = 0
     try:
         for worker in workers:
@@ -76,9 +78,17 @@ def work_in_processes(job: Job, items: Sequence[Any], num_workers: int) -> Gener
 def _check_deaths(deaths: int, job: Job, worker: _Worker) -> None:
     status = worker.status()
     if deaths >= _MOST_DEATHS:
-        remedy = f"it may be out of memory: {job.remedy}" if status == "SIGKILL" else "run it with one worker to see the error"
-        raise UserError(f"{job.doing} processes keep dying ({status})", where=job.where, remedy=remedy)
-    console.note(f"a {job.doing} process died ({status}), another one takes over its work", level="warning")
+        remedy = (
+            f"it may be out of memory: {job.remedy}"
+            if status == "SIGKILL"
+            else "run it with one worker to see the error"
+        )
+        raise UserError(
+            f"{job.doing} processes keep dying ({status})", where=job.where, remedy=remedy
+        )
+    console.note(
+        f"a {job.doing} process died ({status}), another one takes over its work", level="warning"
+    )
 
 
 class _Worker:
@@ -92,7 +102,9 @@ class _Worker:
     def start(self, context: SpawnContext, job: Job, num_workers: int) -> None:
         """Starts the process, or its replacement."""
         self.connection, theirs = context.Pipe()
-        self.process: Any = context.Process(target=_serve, args=(job, self.place, num_workers, theirs), daemon=True)
+        self.process: Any = context.Process(
+            target=_serve, args=(job, self.place, num_workers, theirs), daemon=True
+        )
         with _interrupts_held():  # a child inherits the blocked signals from its first moment on
             self.process.start()
         theirs.close()
@@ -102,14 +114,18 @@ class _Worker:
         """Hands over the next task, if there is one."""
         if tasks:
             self.waiting_for = tasks.popleft()
-            with contextlib.suppress(OSError):  # it died: the next read from its connection shows that
+            with contextlib.suppress(
+                OSError
+            ):  # it died: the next read from its connection shows that
                 self.connection.send(self.waiting_for)
 
     def status(self) -> str:
         """The signal or exit status that a process died with."""
         self.process.join(5)
         code = self.process.exitcode
-        return signal.Signals(-code).name if code is not None and code < 0 else f"exit status {code}"
+        return (
+            signal.Signals(-code).name if code is not None and code < 0 else f"exit status {code}"
+        )
 
     def stop(self) -> None:
         """Kills the process in whatever state: its finished items are on disk."""

@@ -43,7 +43,9 @@ class _Actor:
             return error
 
 
-def work_on_cluster(job: Job, items: Sequence[Any], num_workers: int, address: str | None = None) -> Generator[Done]:
+def work_on_cluster(
+    job: Job, items: Sequence[Any], num_workers: int, address: str | None = None
+) -> Generator[Done]:
     """Runs items on `num_workers` actors.
 
     `address` is that of a running cluster (`auto`, `ray://host:10001`); if it is None, Ray starts a
@@ -58,12 +60,18 @@ def work_on_cluster(job: Job, items: Sequence[Any], num_workers: int, address: s
 
 
 def _connect(address: str | None) -> Any:
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # otherwise Ray prints a FutureWarning about its own defaults
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # otherwise a cluster that is started here reports to Ray's makers
+    os.environ.setdefault(
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
+    )  # otherwise Ray prints a FutureWarning about its own defaults
+    os.environ.setdefault(
+        "RAY_USAGE_STATS_ENABLED", "0"
+    )  # otherwise a cluster that is started here reports to Ray's makers
     try:
         import ray
     except ImportError:
-        raise UserError("Ray is not installed", where="--engine ray", remedy=config.installing("ray")) from None
+        raise UserError(
+            "Ray is not installed", where="--engine ray", remedy=config.installing("ray")
+        ) from None
     try:
         _knock(address)
         ray.init(
@@ -97,7 +105,11 @@ def _reports(ray: Any, job: Job, items: Sequence[Any], num_workers: int) -> Gene
 
     tasks, resources = make_tasks(job, items, num_workers), ray.cluster_resources()
     threads = max(1, int(resources.get("CPU", 1)) // num_workers)
-    needs = {"num_gpus": 1} if job.prefers_gpu and resources.get("GPU", 0) >= 1 else {"num_cpus": threads}
+    needs = (
+        {"num_gpus": 1}
+        if job.prefers_gpu and resources.get("GPU", 0) >= 1
+        else {"num_cpus": threads}
+    )
     actor = ray.remote(**needs, max_restarts=-1, max_task_retries=_MOST_DEATHS - 1)(_Actor)
     pool = ActorPool([actor.remote(job, threads) for _ in range(min(num_workers, len(tasks)))])
     try:

@@ -66,23 +66,38 @@ def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
         ),
         "repeated_by_position": (
             "Repeated tokens by position",
-            "Share of the tokens at each position of a sequence that complete a repeated bigram, whatever its tokens.",
+            (
+                "Share of the tokens at each position of a sequence that complete a repeated "
+                "bigram, "
+                "whatever its tokens."
+            ),
             _positions(tables, names, "repeated_share", "repeated tokens"),
         ),
         "ar_hits_by_position": (
             "AR hits by position",
-            "Share of the tokens at each position of a sequence that are AR hits: repeated, and rare in training.",
+            (
+                "Share of the tokens at each position of a sequence that are AR hits: repeated, "
+                "and "
+                "rare in training."
+            ),
             _positions(tables, names, "ar_hit_share", "AR hits"),
         ),
         "distances": (
             "How far back a repeated bigram last occurred",
-            f"Distribution of the distances, in half octaves{behind}{'; lines: power laws fitted to the tails' * has_fits}.",
+            (
+                "Distribution of the distances, in half "
+                f"octaves{behind}{'; lines: power laws fitted to the tails' * has_fits}."
+            ),
             _distances(tables, names),
         ),
     }
     absent = [] if tables.distances["content"].sum() > 0 else ["distances"]
     absent += [] if tables.profile["ar_hits"].null_count() == 0 else ["ar_hits_by_position"]
-    return [Figure(name, title, caption + rest, draw) for name, (title, caption, draw) in figures.items() if name not in absent]
+    return [
+        Figure(name, title, caption + rest, draw)
+        for name, (title, caption, draw) in figures.items()
+        if name not in absent
+    ]
 
 
 def drawn_sources(tables: ProfileTables) -> list[str]:
@@ -105,10 +120,15 @@ def _bigrams(tables: ProfileTables, sources: Sequence[str]) -> Spec:
         source = row["source"]
         if source in names:
             colour = Colour("rest" if source == _ALL else "hits")
-            tip = f"{source}: {row['repeated_bigrams']:.1f} repeated bigrams, {row['distinct_bigrams']:.1f} distinct"
+            tip = (
+                f"{source}: {row['repeated_bigrams']:.1f} repeated bigrams, "
+                f"{row['distinct_bigrams']:.1f} distinct"
+            )
             figures = {name: row[name] for name in columns}
             rows.append({"source": names[source], "colour": colour, "tip": tip, **figures})
-    x = number("repeated_bigrams", "repeated bigrams", zero=True, axis={"tickCount": 4, "format": "~s"})
+    x = number(
+        "repeated_bigrams", "repeated bigrams", zero=True, axis={"tickCount": 4, "format": "~s"}
+    )
     return bars(
         rows,
         list(names.values()),
@@ -157,13 +177,17 @@ def _distances(tables: ProfileTables, sources: Sequence[str]) -> Spec:
     points = {name: _points(tables.distances, name) for name in sources}
     every = list(itertools.chain(*points.values()))
     x = log_number("x", "tokens back", [point["x"] for point in every], base=2)
-    y = log_number("y", "share at each distance", [point["y"] for point in every], format="~%", grid=True)
+    y = log_number(
+        "y", "share at each distance", [point["y"] for point in every], format="~%", grid=True
+    )
     with_laws = {name: [*dots, *_line(tables.fits, name)] for name, dots in points.items()}
     rows, placed = _by_source(with_laws)
     layers: list[Spec] = []
     for kind, style in _STYLES.items():
         law, dot = (f"datum.model === '{kind}' && {which}" for which in ("datum.law", "!datum.law"))
-        layers.append(layer("line", law, channels={"x": x, "y": y}, color=style.colour, strokeWidth=1.4))
+        layers.append(
+            layer("line", law, channels={"x": x, "y": y}, color=style.colour, strokeWidth=1.4)
+        )
         layers.append(
             layer(
                 "circle",
@@ -187,7 +211,11 @@ def _points(distances: pl.DataFrame, source: str) -> list[dict[str, Any]]:
     if not counted.sum():
         return []
     octaves = np.log2(distance.max()) + 1
-    edges = np.unique(np.round(2 ** (np.arange(_BUCKETS_PER_OCTAVE * octaves + 1) / _BUCKETS_PER_OCTAVE)).astype(int))
+    edges = np.unique(
+        np.round(2 ** (np.arange(_BUCKETS_PER_OCTAVE * octaves + 1) / _BUCKETS_PER_OCTAVE)).astype(
+            int
+        )
+    )
     sums, _ = np.histogram(distance, bins=edges, weights=counted)
     middle = np.sqrt(edges[:-1] * (edges[1:] - 1))
     shares = sums / np.diff(edges) / counted.sum()
@@ -207,7 +235,9 @@ def _line(fits: pl.DataFrame, source: str) -> list[dict[str, Any]]:
         if row["kind"] == "content" and row["alpha"] is not None:
             masses = power_law_masses(row["alpha"], row["x_min"], row["x_max"]) * row["tail_share"]
             chosen = np.unique(np.geomspace(row["x_min"], row["x_max"], 24).astype(int))
-            return [{"x": float(d), "y": float(masses[d - row["x_min"]]), "law": True} for d in chosen]
+            return [
+                {"x": float(d), "y": float(masses[d - row["x_min"]]), "law": True} for d in chosen
+            ]
     return []
 
 
@@ -219,7 +249,9 @@ def _positions(tables: ProfileTables, sources: Sequence[str], name: str, title: 
                 "at": f"position {span(row['low'], row['high'])}",
                 "shown": percent(row[name], 2),
             }
-            points[row["source"]].append({"x": (row["low"] + row["high"]) / 2, "y": row[name], **said})
+            points[row["source"]].append(
+                {"x": (row["low"] + row["high"]) / 2, "y": row[name], **said}
+            )
     x = number("x", "position", zero=True, nice=False, axis={"tickCount": 4, "grid": False})
     rows, placed = _by_source(points)
     return line_chart(

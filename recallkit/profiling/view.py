@@ -55,7 +55,11 @@ class ProfileView(ResultView):
         back = ""
         if fits and fits[0]["median_distance"] is not None:
             back = f", at a median distance of {fits[0]['median_distance']:,} tokens"
-        hits = "" if every["ar_hit_share"] is None else f", and {figure(every, 'ar_hit_share')} are AR hits"
+        hits = (
+            ""
+            if every["ar_hit_share"] is None
+            else f", and {figure(every, 'ar_hit_share')} are AR hits"
+        )
         interval = figure(every, "repeated_bigrams", ".1f to")
         within = "" if interval == DASH else f" (95 % interval {interval})"
         return (
@@ -89,11 +93,20 @@ class ProfileView(ResultView):
         """The text, what its bigrams are, the intervals."""
         manifest = self.manifest
         counts = manifest["counts"]
-        packing = "documents packed one after the other" if manifest["boundary"] == "pack" else "the context reset at each document"
+        packing = (
+            "documents packed one after the other"
+            if manifest["boundary"] == "pack"
+            else "the context reset at each document"
+        )
         return {
-            "Text": f"{manifest['num_tokens']:,} tokens in {manifest['num_sequences']:,} sequences of up to {manifest['seq_len']:,}, "
+            "Text": f"{manifest['num_tokens']:,} tokens in {manifest['num_sequences']:,} sequences "
+            f"of up to {manifest['seq_len']:,}, "
             f"{packing}; tokenizer {bare(manifest['tokenizer']['name'])}",
-            **({} if counts is None else {"Training counts": f"{counts['num_tokens']:,} tokens; id {counts['id']}"}),
+            **(
+                {}
+                if counts is None
+                else {"Training counts": f"{counts['num_tokens']:,} tokens; id {counts['id']}"}
+            ),
             "Bigrams": _what_repeats(manifest),
             "95 % intervals": _what_is_resampled(self.tables.profile.row(0, named=True)),
         }
@@ -142,7 +155,10 @@ def distances_table(tables: ProfileTables) -> Table:
         "How far back they last occurred",
         f"source median_distance\n{_LAW}\n curve | distances",
         rows,
-        'Blocks: distances of 1, 2-3, 4-7 ... tokens. alpha: exponent of a power law of distances at and beyond "from".',
+        (
+            "Blocks: distances of 1, 2-3, 4-7 ... tokens. alpha: exponent of a power law of "
+            'distances at and beyond "from".'
+        ),
     )
 
 
@@ -153,7 +169,8 @@ def fits_table(tables: ProfileTables) -> Table:
         "Power laws of distances",
         _FITS,
         [{**row, "kind": _KINDS[row["kind"]]} for row in rows],
-        'alpha: exponent of a power law of distances at and beyond "from". KS: its Kolmogorov-Smirnov distance. Gain: nats per distance by '
+        'alpha: exponent of a power law of distances at and beyond "from". KS: its '
+        "Kolmogorov-Smirnov distance. Gain: nats per distance by "
         "which a power law with exponent beta fits better, because it accounts for how few tokens "
         "have so many tokens before them.",
     )
@@ -179,7 +196,9 @@ def _curves(tables: ProfileTables) -> dict[str, str]:
 def _what_repeats(manifest: Mapping[str, Any]) -> str:
     """What is counted as a repeated bigram, and as an AR hit."""
     words = manifest["stop_words"]
-    listed = {"ours": "our list", "nltk": "nltk's list", "none": "", "file": "the given list"}[words["name"]]
+    listed = {"ours": "our list", "nltk": "nltk's list", "none": "", "file": "the given list"}[
+        words["name"]
+    ]
     stopped = f" or a stop word ({listed}, {words['num_words']:,} words)" if listed else ""
     return (
         f"tokens per {manifest['seq_len']:,} that complete a bigram which is in the sequence "
@@ -190,7 +209,9 @@ def _what_repeats(manifest: Mapping[str, Any]) -> str:
 
 def _what_is_resampled(total: Mapping[str, Any]) -> str:
     """What intervals resample, and of which rows there are none."""
-    of_some = f"; sources with effectively fewer than {MIN_CLUSTERS} have none" * (total["effective_documents"] >= MIN_CLUSTERS)
+    of_some = f"; sources with effectively fewer than {MIN_CLUSTERS} have none" * (
+        total["effective_documents"] >= MIN_CLUSTERS
+    )
     return f"{resampled(total, 'document', 'document')}{of_some}."
 
 

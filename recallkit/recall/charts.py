@@ -51,7 +51,9 @@ def figures(tables: RecallTables) -> list[Figure]:
     if not rows:
         return []
     models, reference = list(dict.fromkeys(row["model"] for row in rows)), rows[0]["reference"]
-    within = ", with its 95 % interval (documents are the units)" * any(row["ci_low"] is not None for row in rows)
+    within = ", with its 95 % interval (documents are the units)" * any(
+        row["ci_low"] is not None for row in rows
+    )
     caption = f"Share of prompts whose generation contains the value{within}."
     drawn = [
         Figure(
@@ -64,7 +66,9 @@ def figures(tables: RecallTables) -> list[Figure]:
     ]
     for name, (title, axis, what) in _BUCKETS.items():
         if points := _points(getattr(tables, name).to_dicts(), what.split()[0]):
-            hollow = f" Hollow: fewer than {_FEW_PROMPTS} prompts." * any(point["few"] for point in points)
+            hollow = f" Hollow: fewer than {_FEW_PROMPTS} prompts." * any(
+                point["few"] for point in points
+            )
             caption = f"Accuracy by {what} buckets of powers of two).{hollow}"
             drawn.append(
                 Figure(
@@ -132,7 +136,10 @@ def _accuracy(models: Sequence[str], reference: str, rows: Sequence[Row]) -> Spe
         within = "" if low is None else f", 95 % interval {percent(low)} to {percent(high)}"
         about = "" if error is None else f" (standard error {percent(error)})"
         share, prompts = percent(row["accuracy"]), counted(row["num_rows"], "prompt")
-        tip = f"{shorten(row['model'], 60)}, {shorten(row['task'], 60)}: {share}{about}{within}, {prompts}"
+        tip = (
+            f"{shorten(row['model'], 60)}, {shorten(row['task'], 60)}: {share}{about}{within}, "
+            f"{prompts}"
+        )
         place = {"panel": tasks[row["task"]], "model": names[row["model"]]}
         drawn.append({**place, "accuracy": row["accuracy"], "low": low, "high": high, "tip": tip})
     paint = model_channels(names, legend=False)

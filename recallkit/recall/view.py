@@ -116,13 +116,17 @@ class RecallView(ResultView):
         """The prompts, what counts as right, the intervals."""
         rows, models, tasks = _cells(self.tables)
         known = self.manifest.get("rows", {})
-        origins = list(dict.fromkeys(bare(known[task]["origin"]) for task in tasks if task in known))
+        origins = list(
+            dict.fromkeys(bare(known[task]["origin"]) for task in tasks if task in known)
+        )
         of_rows = [f"Rows: {', '.join(origins)}."] if origins else []
         right = f"the generation (greedy, {_generated(tasks)}) contains the value, ignoring case"
         return {
             "Prompts": " ".join([*_what_was_asked(rows, models[0], tasks), *of_rows]),
             "Right": f"{right}; {_variation(rows[models[0], tasks[0]])}",
-            "Intervals": "95 %, with documents as units; differences are paired over the same prompts",
+            "Intervals": (
+                "95 %, with documents as units; differences are paired over the same prompts"
+            ),
         }
 
 
@@ -208,7 +212,10 @@ def answers_table(tables: RecallTables) -> Table:
             "nats": _nats(row),
         }
         body.append({**row, **figures})
-    title = f"Answers generated, and their NLL in nats per answer; {_variation(known[models[0], tasks[0]])}"
+    title = (
+        "Answers generated, and their NLL in nats per answer; "
+        f"{_variation(known[models[0], tasks[0]])}"
+    )
     to = f" Points{' and nats' * is_compared} are differences from {models[0]}." * (len(models) > 1)
     how = f"Greedy, {_generated(tasks)}.{to}"
     caption = "\n".join([*_what_was_asked(known, models[0], tasks), how, *disagreements(tables)])
@@ -240,7 +247,9 @@ def curves_table(tables: RecallTables) -> Table | None:
         "Accuracy by distance of the answer from the prompt's end, in tokens",
         headers,
         list(map(list, zip(*columns, strict=True))),
-        caption="From 0 % (▁) to 100 % (█), in powers of two; blank if no answer is at that distance.",
+        caption=(
+            "From 0 % (▁) to 100 % (█), in powers of two; blank if no answer is at that distance."
+        ),
     )
 
 
@@ -263,9 +272,13 @@ def depth_tables(tables: RecallTables) -> Iterator[Table]:
     """Accuracy by the depth of the needle as curves, a table for each task of needles, one
     column for each length."""
     for (task,), frame in tables.by_depth.group_by("task", maintain_order=True):
-        known = {(row["model"], row["length"], row["depth"]): row["accuracy"] for row in frame.to_dicts()}
+        known = {
+            (row["model"], row["length"], row["depth"]): row["accuracy"] for row in frame.to_dicts()
+        }
         names = ("model", "length", "depth")
-        models, lengths, depths = (frame[name].unique(maintain_order=True).to_list() for name in names)
+        models, lengths, depths = (
+            frame[name].unique(maintain_order=True).to_list() for name in names
+        )
         lines = []
         for model in models:
             lines.append([model])
@@ -276,7 +289,10 @@ def depth_tables(tables: RecallTables) -> Iterator[Table]:
             f"{task}: accuracy by depth of the needle, for each length in ids",
             ["model", *(f"{number:,}" for number in lengths)],
             lines,
-            caption=f"Depths from {100 * depths[0]:.0f} to {100 * depths[-1]:.0f} % of the context; from 0 % (▁) to 100 % (█).",
+            caption=(
+                f"Depths from {100 * depths[0]:.0f} to {100 * depths[-1]:.0f} % of the context; "
+                "from 0 % (▁) to 100 % (█)."
+            ),
         )
 
 
@@ -296,17 +312,26 @@ def _variation(row: Mapping[str, Any]) -> str:
         "once": ", prompts of Just Read Twice",
         "twice": ", document read twice",
     }[row["prompt"]]
-    return f"task version {row['version']}{prompt}{', cut around the answer' * (row['cut'] == 'answer')}"
+    return (
+        "task version "
+        f"{row['version']}{prompt}{', cut around the answer' * (row['cut'] == 'answer')}"
+    )
 
 
 def _accuracy(row: Mapping[str, Any]) -> str:
     low, high = row["ci_low"], row["ci_high"]
-    return f"{100 * row['accuracy']:.1f}" + ("" if low is None else f" ({100 * low:.0f} to {100 * high:.0f})")
+    return f"{100 * row['accuracy']:.1f}" + (
+        "" if low is None else f" ({100 * low:.0f} to {100 * high:.0f})"
+    )
 
 
 def _points(row: Mapping[str, Any]) -> str:
     low, high = row["difference_low"], row["difference_high"]
-    return DASH if low is None else f"{100 * row['difference']:+.1f} ({100 * low:.0f} to {100 * high:.0f})"
+    return (
+        DASH
+        if low is None
+        else f"{100 * row['difference']:+.1f} ({100 * low:.0f} to {100 * high:.0f})"
+    )
 
 
 def disagreements(tables: RecallTables) -> list[str]:

@@ -81,7 +81,9 @@ def _rows_of(excerpts: Sequence[Excerpt]) -> pl.DataFrame:
     sequences = np.repeat([excerpt.sequence for excerpt in excerpts], lengths)
     firsts = np.repeat([excerpt.first for excerpt in excerpts], lengths)
     positions = firsts + positions_within(np.asarray(lengths, np.int64))
-    return pl.DataFrame({"sequence": sequences.astype(np.int32), "position": positions.astype(np.int32)}).unique()
+    return pl.DataFrame(
+        {"sequence": sequences.astype(np.int32), "position": positions.astype(np.int32)}
+    ).unique()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,10 @@ def token_view(
     assert comparison.slices is not None
     text = open_excerpts(comparison.slices, [comparison.reference, *comparison.models], comparison)
     for name, scores in text.scores.items():
-        if parquet_files.read_manifest(scores.path)["options"] != comparison.manifest["scores"][name]:
+        if (
+            parquet_files.read_manifest(scores.path)["options"]
+            != comparison.manifest["scores"][name]
+        ):
             problem = "the scores have changed since the comparison"
             raise UserError(problem, where=scores.path, remedy="run the same `recallkit gap` again")
     costliest = [frame.rows() for frame in text.costliest(_MOST_SHOWN)]
@@ -308,7 +313,9 @@ class _Packer:
     def _pack_one(self, excerpt: Excerpt, rows: pl.DataFrame) -> tuple[str, set[int]]:
         """An excerpt's JSON, and the ids in it."""
         ids = [rows["prev_token"][0], *rows["token"]]
-        predicted = [self._predicted(rows, place, name) for place, name in enumerate(self._text.scores)]
+        predicted = [
+            self._predicted(rows, place, name) for place, name in enumerate(self._text.scores)
+        ]
         nlls = [rows[f"nll_{place}"].cast(float).to_numpy() for place in range(len(predicted))]
         hits = rows["ar_hit" if self._text.has_counts else "repeated"].to_numpy()
         packed = {
@@ -346,7 +353,10 @@ class _Packer:
         if model in self.other_tokenizers:
             return rights
         columns = zip(rows[f"argmax_{place}"], rows["token"], rights, strict=True)
-        return [right if guess < 0 else RIGHT if guess == token else guess + 1 for guess, token, right in columns]
+        return [
+            right if guess < 0 else RIGHT if guess == token else guess + 1
+            for guess, token, right in columns
+        ]
 
     def _spans(self, rows: pl.DataFrame) -> list[list[int]]:
         """Where documents begin among the rows, with their numbers and sources."""
@@ -408,7 +418,9 @@ def parts_of(pieces: Sequence[bytes]) -> list[list[str | int]]:
     parts_of_piece: list[list[str | int]] = [[] for _ in pieces]
     place = 0
     for character in b"".join(pieces).decode(errors="surrogateescape"):
-        is_text = not "\udc80" <= character <= "\udcff"  # else a byte that is not part of a character
+        is_text = (
+            not "\udc80" <= character <= "\udcff"
+        )  # else a byte that is not part of a character
         encoded = character.encode(errors="surrogateescape")
         owners = owner[place : place + len(encoded)]
         for byte, number in zip(encoded, owners, strict=True):

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 MOST_BYTES = 4_000_000
 """Most bytes of a whole page, of which Vega is 0.9 million."""
 
-_MADE_BY = f"Made by recallkit {VERSION}. This file fetches nothing; the text in it is that of the corpus."
+_MADE_BY = (
+    f"Made by recallkit {VERSION}. This file fetches nothing; the text in it is that of the corpus."
+)
 _TEMPLATES = ("page.html", "sections.html", "parts.html")
 
 
@@ -67,29 +69,42 @@ def _printable(value: object) -> object:
 
 def _in_script(json: str) -> Markup:
     """JSON for the page's script, escaped so that it cannot end its element."""
-    return Markup(json.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))  # noqa: S704
+    escaped = json.replace("<", "\\u003c")
+    escaped = escaped.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return Markup(escaped)  # noqa: S704
 
 
 def _said_once(table: Table) -> Table:
     """The table without columns of one figure, the same in every row that has any, which its
     caption says."""
     columns = [list(filter(None, column)) for column in zip(*table.rows, strict=True)]
-    same = {place: cells[0] for place, cells in enumerate(columns) if place and len(cells) > 2 and len(set(cells)) == 1}
-    known = {" ".join(table.headers[place].split()): cell for place, cell in same.items() if cell != DASH}
-    sentences = [f"{head[0].upper()}{head[1:]}: {cell} in every row." for head, cell in known.items()]
+    same = {
+        place: cells[0]
+        for place, cells in enumerate(columns)
+        if place and len(cells) > 2 and len(set(cells)) == 1
+    }
+    known = {
+        " ".join(table.headers[place].split()): cell for place, cell in same.items() if cell != DASH
+    }
+    sentences = [
+        f"{head[0].upper()}{head[1:]}: {cell} in every row." for head, cell in known.items()
+    ]
 
     def others(row: Sequence[str]) -> list[str]:
         return [cell for place, cell in enumerate(row) if place not in same]
 
     caption = " ".join(filter(None, [table.caption, *sentences])) or None
-    return replace(table, headers=others(table.headers), rows=list(map(others, table.rows)), caption=caption)
+    return replace(
+        table, headers=others(table.headers), rows=list(map(others, table.rows)), caption=caption
+    )
 
 
 _NOTEBOOK = "recallkit-result"
 _NOTEBOOK_STYLE = """
 .# .wide { overflow-x: auto }
 .# table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-.# th, .# td { padding: .3em .7em; text-align: right; white-space: nowrap; border-bottom: 1px solid rgb(128 128 128 / .3) }
+.# th, .# td { padding: .3em .7em; text-align: right; white-space: nowrap }
+.# th, .# td { border-bottom: 1px solid rgb(128 128 128 / .3) }
 .# th:first-child { padding-left: 0; text-align: left; white-space: normal }
 .# thead th { vertical-align: bottom; white-space: pre-line; opacity: .75 }
 .# tbody th { font-weight: normal }
@@ -133,7 +148,10 @@ def page(
     scripts = {"text/javascript": _resource("report.js"), "module": _charts_script()}
     # This style and these scripts, and nothing else; nothing is fetched from anywhere.
     hashes = " ".join(f"'{_digest(script)}'" for script in scripts.values())
-    policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src {hashes}; base-uri 'none'; form-action 'none'"
+    policy = (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src {hashes}; base-uri "
+        "'none'; form-action 'none'"
+    )
     template = _templates().get_template("page.html")
     document = template.render(
         title=title,
@@ -176,7 +194,10 @@ _STAMP = "<!-- made of "
 
 def resources() -> list[str]:
     """Digests of the style, the scripts and the templates of every page."""
-    return [digest_bytes(_resource(name).encode()) for name in ("report.css", "report.js", "charts.js", *_TEMPLATES)]
+    return [
+        digest_bytes(_resource(name).encode())
+        for name in ("report.css", "report.js", "charts.js", *_TEMPLATES)
+    ]
 
 
 @cache

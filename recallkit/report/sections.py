@@ -79,7 +79,9 @@ _TEXT = ("tokens", "The text, token by token")
 def token_section(view: TokenView, comparison: Comparison) -> Section:
     """The text that models were scored on, token by token."""
     notes = _view_notes(view, comparison.hit)
-    return Section(*_TEXT, "text", {"has_counts": comparison.has_counts, "notes": notes, "json": view.data})
+    return Section(
+        *_TEXT, "text", {"has_counts": comparison.has_counts, "notes": notes, "json": view.data}
+    )
 
 
 def no_token_section(reason: str) -> Section:
@@ -99,7 +101,10 @@ def _view_notes(view: TokenView, hit: str) -> list[str]:
             "To add others: recallkit report DIR --sequence N, or --document N."
         )
     if view.requested_shown < view.requested:
-        lines.append(f"Of {view.requested:,} requested sequences only the first {view.requested_shown:,} fit on the page.")
+        lines.append(
+            f"Of {view.requested:,} requested sequences only the first {view.requested_shown:,} "
+            "fit on the page."
+        )
     lines += [
         f"{name} has another tokenizer. It counts as right if it ranked first all of its own "
         "tokens "
@@ -107,7 +112,9 @@ def _view_notes(view: TokenView, hit: str) -> list[str]:
         for name in view.other_tokenizers
     ]
     if not view.has_bytes:
-        lines.append("The entries of this tokenizer are not bytes; they are shown as in its vocabulary.")
+        lines.append(
+            "The entries of this tokenizer are not bytes; they are shown as in its vocabulary."
+        )
     return lines
 
 
@@ -121,7 +128,9 @@ def view_of(kind: str, folder: Path) -> ResultView:
     return view
 
 
-def sections_of(view: ResultView, styles: Mapping[str, Style], models: Sequence[str]) -> list[Section]:
+def sections_of(
+    view: ResultView, styles: Mapping[str, Style], models: Sequence[str]
+) -> list[Section]:
     """A result's answer, its first figure and table, the others, and how it was measured.
 
     `models`: in this order they are in the tables, too.
@@ -196,7 +205,10 @@ def _places(comparison: Comparison, model: str, places: Sequence[Place]) -> dict
         these = f"These {len(places)} account" if len(places) > 1 else "It accounts"
         sentences.append(f"{these} for {share} that {model} loses on {what}s.")
     if not all(place.is_shown for place in places):
-        sentences.append("Hits without a link are not on this page: recallkit report DIR --sequence N adds their sequence.")
+        sentences.append(
+            "Hits without a link are not on this page: recallkit report DIR --sequence N adds "
+            "their sequence."
+        )
     columns = f"""
         context     | {what} in its context
         lost        | extra NLL             | .2f
@@ -268,6 +280,9 @@ def _documents(comparison: Comparison, model: str, linked: Collection[int]) -> d
     """
     caption = f"Nats: the model's less the reference's, summed; all rows add up to {gap:z,.1f}."
     if linked and not set(first["document"]) <= set(linked):
-        caption += " Documents without a link are not on this page: recallkit report DIR --document N adds one."
+        caption += (
+            " Documents without a link are not on this page: recallkit report DIR --document N "
+            "adds one."
+        )
     title = f"The documents that add most to the {called} of {model}"
     return {"table": Table.from_rows(title, columns, rows, caption)}

@@ -79,7 +79,9 @@ class Excerpts:
         def chosen(path: Path, columns: Sequence[str]) -> pl.DataFrame:
             rows = pl.scan_parquet(path, glob=False).filter(pl.col("sequence").is_in(sequences))
             if places is not None:
-                rows = rows.join(places.lazy(), on=["sequence", "position"], how="semi", maintain_order="left")
+                rows = rows.join(
+                    places.lazy(), on=["sequence", "position"], how="semi", maintain_order="left"
+                )
             return rows.select(columns).collect()
 
         for sequence in sequences:
@@ -97,10 +99,14 @@ class Excerpts:
             likeliest = scores["argmax"].to_list()
             texts = zip(likeliest, self.text_of(likeliest), strict=True)
             predicted = [text if index >= 0 else None for index, text in texts]
-            is_first = (pl.col("rank") == 0) & ((pl.col("argmax") == -1) | (pl.col("argmax") == frame["token"]))
+            is_first = (pl.col("rank") == 0) & (
+                (pl.col("argmax") == -1) | (pl.col("argmax") == frame["token"])
+            )
             right = pl.when((pl.col("rank") >= 0) & pl.col("exact")).then(is_first).alias("right")
             scores = scores.with_columns(right, pl.Series("predicted", predicted, pl.String))
-            frame = frame.hstack(scores.rename({name: f"{name}_{place}" for name in scores.columns}))
+            frame = frame.hstack(
+                scores.rename({name: f"{name}_{place}" for name in scores.columns})
+            )
         return frame
 
     def text_of(self, ids: Iterable[int]) -> list[str]:
@@ -109,7 +115,10 @@ class Excerpts:
         pieces, backend = self.tokenizer.token_bytes, self.tokenizer.backend
         if pieces is None:
             return [_word_piece(backend.id_to_token(index) or "") for index in ids]
-        return [pieces[index].decode("utf-8", "backslashreplace") if 0 <= index < len(pieces) else "" for index in ids]
+        return [
+            pieces[index].decode("utf-8", "backslashreplace") if 0 <= index < len(pieces) else ""
+            for index in ids
+        ]
 
     def costliest(self, most: int) -> list[pl.DataFrame]:
         """Of each model but the first the `most` hits on which it loses most against that.
@@ -122,7 +131,9 @@ class Excerpts:
         order = ["lost", "sequence", "position"]
         reference, *others = self.scores.values()
         # What one of the models leaves out is left out of all.
-        reference = replace(reference, read_exactly=max(scores.read_exactly for scores in self.scores.values()))
+        reference = replace(
+            reference, read_exactly=max(scores.read_exactly for scores in self.scores.values())
+        )
         costliest: list[pl.DataFrame] = []
         for start in range(0, len(others), MOST_AT_ONCE):
             some = others[start : start + MOST_AT_ONCE]
@@ -167,7 +178,9 @@ class Excerpts:
         others."""
         import polars as pl
 
-        rows = pl.scan_parquet(self.labelled.path, glob=False).filter(pl.col("sequence").is_in(list(sequences)))
+        rows = pl.scan_parquet(self.labelled.path, glob=False).filter(
+            pl.col("sequence").is_in(list(sequences))
+        )
         return dict(rows.group_by("sequence").len().collect().iter_rows())
 
 
@@ -179,7 +192,9 @@ def score_files(comparison: Comparison, slices: Path) -> dict[str, Path]:
     return {model: score_path(slices, model).with_name(file) for model, file in files.items()}
 
 
-def open_excerpts(slices: Path, models: Sequence[str] = (), comparison: Comparison | None = None) -> Excerpts:
+def open_excerpts(
+    slices: Path, models: Sequence[str] = (), comparison: Comparison | None = None
+) -> Excerpts:
     """Opens a slice directory to read single sequences, with the scores of `models`, possibly none;
     names may be those of `comparison`.
 
@@ -192,10 +207,14 @@ def open_excerpts(slices: Path, models: Sequence[str] = (), comparison: Comparis
     for model in models:
         file = known.get(model) or find_scores(slices, model)
         if not file.is_file():
-            remedy = f"{_scored_names(slices)}score it with `recallkit score {model} --slices {slices}`"
+            remedy = (
+                f"{_scored_names(slices)}score it with `recallkit score {model} --slices {slices}`"
+            )
             raise UserError("not scored on these slices", where=model, remedy=remedy)
         scores[model] = open_scores(file, labelled)
-    return Excerpts(slices, scores, labelled, load_slices_tokenizer(slices, labelled.manifest["tokenizer"]))
+    return Excerpts(
+        slices, scores, labelled, load_slices_tokenizer(slices, labelled.manifest["tokenizer"])
+    )
 
 
 def _scored_names(slices: Path) -> str:

@@ -57,7 +57,10 @@ def definition(comparison: Comparison) -> str:
     return " ".join(sentences)
 
 
-_EFFICIENCY = "1 less the NLL summed over a slice's tokens, divided by that at the first occurrences of their bigrams"
+_EFFICIENCY = (
+    "1 less the NLL summed over a slice's tokens, divided by that at the first occurrences of "
+    "their bigrams"
+)
 
 
 def method(comparison: Comparison) -> dict[str, str]:
@@ -90,15 +93,21 @@ def method(comparison: Comparison) -> dict[str, str]:
         "Tokenizer": f"{entries}; digest {tokenizer['digest']}",
         **({"Other tokenizers": others} if inexact else {}),
         **({"Read before every sequence": ", ".join(prefixes)} if prefixes else {}),
-        "Recall gain": "p(token) less p(token at the first occurrence of its bigram in the sequence), "
+        "Recall gain": "p(token) less p(token at the first occurrence of its bigram in the "
+        "sequence), "
         f"where p = exp(-NLL); the mean over {comparison.hit}s, in points of probability",
-        "Retained": "a model's recall gain divided by the reference's, if that is shown to exceed 0.1 points",
-        "Share of the gap": f"difference in NLL summed over the {comparison.hit}s, divided by that over "
+        "Retained": (
+            "a model's recall gain divided by the reference's, if that is shown to exceed 0.1 "
+            "points"
+        ),
+        "Share of the gap": f"difference in NLL summed over the {comparison.hit}s, divided by "
+        "that over "
         "all tokens (Zoology, appendix C.1); it can be below 0 and above 100 %",
         **({"Recall efficiency": _EFFICIENCY} if comparison.requested else {}),
         **{f"Slice {slice_.name}": slice_.sentence for slice_ in comparison.requested},
         "95 % intervals": f"{resampled(every)}; {intervals}",
-        "Program": f"recallkit {manifest['recallkit_version']}, schema {manifest['schema_version']}",
+        "Program": f"recallkit {manifest['recallkit_version']}, "
+        f"schema {manifest['schema_version']}",
         "Slices": f"sequences {slices['sequences_digest']}",
     }
 
@@ -253,10 +262,14 @@ def _legend(comparison: Comparison) -> dict[str, str]:
     return {
         what[0].upper() + what[1:]: "the last token of a bigram that is in the context already"
         f"{rarely}; {share} of {every['tokens']:,} tokens",
-        "Line": "from the mean probability where these bigrams first occur (grey) to that where they "
+        "Line": "from the mean probability where these bigrams first occur (grey) to that where "
+        "they "
         "return (orange); its length is the recall gain",
         "Retained": "the model's recall gain, in per cent of the reference's",
-        "Share of the gap": f"the part that {what}s carry{more}; where the gap is negative, the part of the model's lead",
+        "Share of the gap": (
+            f"the part that {what}s carry{more}; where the gap is negative, the part of the "
+            "model's lead"
+        ),
         "In brackets": f"95 % intervals: {resampled(every)}",
     }
 

@@ -241,7 +241,9 @@ def _without_comparison(results: Mapping[str, Path], parts: Sequence[Section]) -
     if len(results) > 1:
         return markup.page(title, _SEVERAL_QUESTION, parts, "")
     [kind], [first, *others] = results, parts
-    return markup.page(title, KINDS[kind].question, [replace(first, answer=""), *others], first.answer)
+    return markup.page(
+        title, KINDS[kind].question, [replace(first, answer=""), *others], first.answer
+    )
 
 
 def _causal(comparison: Comparison, view: ResultView | None) -> Causal:

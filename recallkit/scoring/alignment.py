@@ -95,7 +95,9 @@ def align(translation: Translation, scores: SequenceScores) -> SequenceScores:
     rank = np.full(num_tokens, -1, np.int32)
     np.maximum.at(rank, owner[owned], scores.rank[owned])
     return SequenceScores(
-        np.bincount(owner[owned], weights=scores.nll[owned], minlength=num_tokens).astype(np.float32),
+        np.bincount(owner[owned], weights=scores.nll[owned], minlength=num_tokens).astype(
+            np.float32
+        ),
         np.full(num_tokens, -1, np.int32),
         rank,
         scores.context[translation.last].astype(np.int32),
@@ -121,14 +123,24 @@ class Translator:
         text = reference.document_text
         if text is None:
             raise UserError(
-                ("its pieces are not bytes of the text, so that other tokenizers cannot be aligned to them"),
+                (
+                    "its pieces are not bytes of the text, so that other tokenizers cannot be "
+                    "aligned to them"
+                ),
                 where=reference.name,
-                remedy=("slice with a byte-level or SentencePiece tokenizer, or score models of this tokenizer only"),
+                remedy=(
+                    "slice with a byte-level or SentencePiece tokenizer, or score models of this "
+                    "tokenizer only"
+                ),
             )
         self._text: DocumentText = text
         self._end = np.array([other.end_token_id], np.uint32)
         self._inside = _Encoder(other.continuation, notify if fast else None)
-        self._at_beginning = self._inside if other.continuation is other else _Encoder(other, notify if fast else None)
+        self._at_beginning = (
+            self._inside
+            if other.continuation is other
+            else _Encoder(other, notify if fast else None)
+        )
         self._id_of_byte = _ids_of_bytes(other)
         self._replacement = other.continuation.encode([_REPLACEMENT])[0]
 
@@ -149,7 +161,9 @@ class Translator:
             num_own_ids=len(owner),
             num_bytes=int(layout.num_bytes[~layout.is_first].sum()),
             num_inexact=int(np.count_nonzero(~aligned.exact)),
-            num_without_id=int(np.count_nonzero(np.bincount(owner, minlength=len(aligned.exact)) == 0)),
+            num_without_id=int(
+                np.count_nonzero(np.bincount(owner, minlength=len(aligned.exact)) == 0)
+            ),
             num_texts=len(texts),
             num_approximate_texts=num_approximate,
             num_replaced_bytes=sum(len(piece.data) for piece in replaced),
@@ -160,8 +174,14 @@ class Translator:
         """Encodes the texts; returns how many of them have approximate offsets."""
         num_approximate = 0
         for encoder in dict.fromkeys((self._inside, self._at_beginning)):
-            chosen = [p for p in pieces if (self._at_beginning if p.begins_document else self._inside) is encoder]
-            for piece, (ids, stops, is_exact) in zip(chosen, encoder.encode([str(p.text) for p in chosen]), strict=True):
+            chosen = [
+                p
+                for p in pieces
+                if (self._at_beginning if p.begins_document else self._inside) is encoder
+            ]
+            for piece, (ids, stops, is_exact) in zip(
+                chosen, encoder.encode([str(p.text) for p in chosen]), strict=True
+            ):
                 piece.ids, piece.stops = ids, stops
                 num_approximate += not is_exact
         return num_approximate
@@ -221,14 +241,20 @@ class _Encoder:
         if table is None or not texts:
             return [None] * len(texts)
         if self._chosen is None:
-            self._chosen = self._tokenizer.encode if self._notify is None else self._tokenizer.checked_encoder(texts, self._notify)
+            self._chosen = (
+                self._tokenizer.encode
+                if self._notify is None
+                else self._tokenizer.checked_encoder(texts, self._notify)
+            )
         ids, offsets = self._chosen(texts)
         joined, bounds = table.join(ids)
         pairs: list[tuple[np.ndarray, np.ndarray] | None] = []
         for text, start, stop in zip(texts, offsets[:-1], offsets[1:], strict=True):
             begin, end, data = int(bounds[start]), int(bounds[stop]), text.encode()
             written = bytes(joined[begin:end])
-            num_added = len(written) - len(data)  # the space that some tokenizers put before a document
+            num_added = len(written) - len(
+                data
+            )  # the space that some tokenizers put before a document
             is_text = written == data or (num_added == 1 and written == b" " + data)
             stops = bounds[start + 1 : stop + 1] - begin - num_added
             pairs.append((ids[start:stop], stops) if is_text else None)
@@ -238,7 +264,9 @@ class _Encoder:
 def _ids_of_bytes(tokenizer: TextTokenizer) -> dict[int, int]:
     """The id of each byte that has an entry of its own in the vocabulary."""
     pieces = tokenizer.token_bytes or []
-    return {piece[0]: index for index, piece in reversed(list(enumerate(pieces))) if len(piece) == 1}
+    return {
+        piece[0]: index for index, piece in reversed(list(enumerate(pieces))) if len(piece) == 1
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +298,9 @@ def _lay_out(text: DocumentText, ids: np.ndarray, offsets: np.ndarray) -> _Layou
     previous = np.where(is_first, ids, np.roll(ids, 1))
     is_end = text.is_end(ids)
     num_bytes = text.lengths(ids, previous)
-    widths = np.maximum(num_bytes, is_end | is_first)  # so that no position ends both a sequence and the next one's context
+    widths = np.maximum(
+        num_bytes, is_end | is_first
+    )  # so that no position ends both a sequence and the next one's context
     stops = np.cumsum(widths)
     begins_piece = is_first | is_end
     begins_piece[1:] |= begins_piece[:-1]
@@ -320,18 +350,24 @@ def _pieces(layout: _Layout) -> Iterator[_Piece]:
         layout.is_end[firsts],
         after_end,
     )
-    for sequence, begin, byte_start, byte_stop, is_end, begins_document in zip(*(c.tolist() for c in columns), strict=True):
+    for sequence, begin, byte_start, byte_stop, is_end, begins_document in zip(
+        *(c.tolist() for c in columns), strict=True
+    ):
         if is_end:
             yield _Piece(sequence, begin, b"", None)
             continue
         for place, data, text in _runs(layout.data[byte_start:byte_stop]):
-            yield _Piece(sequence, begin + place, data, text, begins_document=begins_document and not place)
+            yield _Piece(
+                sequence, begin + place, data, text, begins_document=begins_document and not place
+            )
 
 
 def _runs(data: bytes) -> Iterator[tuple[int, bytes, str | None]]:
     """Runs of valid UTF-8 and of other bytes, each with its position; the text of the latter is
     None."""
-    start = broken = 0  # data from `start` on is unread, bytes from `broken` to `start` are not text
+    start = broken = (
+        0  # data from `start` on is unread, bytes from `broken` to `start` are not text
+    )
     while start < len(data):
         try:
             str(data[start:], "utf-8")
@@ -348,7 +384,9 @@ def _runs(data: bytes) -> Iterator[tuple[int, bytes, str | None]]:
         yield broken, data[broken:], None
 
 
-def _assemble(layout: _Layout, pieces: Sequence[_Piece], end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _assemble(
+    layout: _Layout, pieces: Sequence[_Piece], end: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The pieces as sequences: flat ids, the position in units at which each ends, offsets.
 
     A sequence whose context has no ids, or that has nothing to predict, gets an end token there.
@@ -372,16 +410,22 @@ def _assemble(layout: _Layout, pieces: Sequence[_Piece], end: np.ndarray) -> tup
     return ids, np.concatenate([stops for _, stops in parts]), np.cumsum([0, *lengths])
 
 
-def _align_units(layout: _Layout, ids: np.ndarray, stops: np.ndarray, offsets: np.ndarray) -> Translation:
+def _align_units(
+    layout: _Layout, ids: np.ndarray, stops: np.ndarray, offsets: np.ndarray
+) -> Translation:
     """Compares the positions at which the other's ids end (`stops`, non-decreasing) with those of
     reference ids."""
     is_first, predicted = layout.is_first, ~layout.is_first
-    number = np.where(is_first, -1, np.cumsum(predicted) - 1)  # the index of each reference id among the predictions
+    number = np.where(
+        is_first, -1, np.cumsum(predicted) - 1
+    )  # the index of each reference id among the predictions
     id_of_unit = np.repeat(np.arange(len(is_first)), layout.stops - layout.starts)
     owner = number[id_of_unit[stops - 1]]
     owner[offsets[:-1]] = -1
 
-    ended = np.cumsum(np.bincount(stops, minlength=len(id_of_unit) + 1))  # number of ids that end at or before each position
+    ended = np.cumsum(
+        np.bincount(stops, minlength=len(id_of_unit) + 1)
+    )  # number of ids that end at or before each position
     last = (ended[layout.stops] - 1)[predicted]
     sequence = (np.cumsum(is_first) - 1)[predicted]
     last = np.clip(

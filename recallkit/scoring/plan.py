@@ -215,7 +215,9 @@ class ScoringPlan(ModelPlan):
             if plan._reads_other_ids():
                 vocabularies = "predictions over different vocabularies have no divergence"
                 remedy = "compare models of the slices' tokenizer, or leave out the divergence"
-                raise UserError(f"another tokenizer: {vocabularies}", where=plan.name, remedy=remedy)
+                raise UserError(
+                    f"another tokenizer: {vocabularies}", where=plan.name, remedy=remedy
+                )
         if self._effective_window() != reference._effective_window():
             problem = f"it and {reference.name} read sequences in different windows"
             remedy = "give both the same --context and --stride"

@@ -122,7 +122,9 @@ def write_scores(
                     show(rows.stop)
 
             file = new / result.path.name
-            manifest |= parquet_files.write_parquet(file, tables(), schema, facts, **PARQUET_OPTIONS)
+            manifest |= parquet_files.write_parquet(
+                file, tables(), schema, facts, **PARQUET_OPTIONS
+            )
         stage.amounts["tokens"] = manifest["num_rows"]
     return manifest
 

@@ -53,7 +53,9 @@ class SequenceReader:
         self._size = sequences_per_part
         self._file = pq.ParquetFile(path, pre_buffer=False)
         metadata = self._file.metadata
-        self._starts = np.cumsum([0, *(metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))])
+        self._starts = np.cumsum(
+            [0, *(metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))]
+        )
 
     def num_parts(self) -> int:
         """The number of parts."""
@@ -94,12 +96,18 @@ class BatchLimit:
 
     def fits(self, num_sequences: int, length: int) -> bool:
         """Whether no batch of this size or a smaller one was found too large."""
-        return not any(num_sequences * length >= size and length >= longest for size, longest in self._too_large)
+        return not any(
+            num_sequences * length >= size and length >= longest
+            for size, longest in self._too_large
+        )
 
     def exclude(self, num_sequences: int, length: int, name: str) -> None:
         """Records a batch that was too large, and tells the user."""
         self._too_large.append((num_sequences * length, length))
-        self.notify(f"{name}: out of memory with {num_sequences:,} x {length:,} tokens, retrying with half of them")
+        self.notify(
+            f"{name}: out of memory with {num_sequences:,} x {length:,} tokens, retrying with "
+            "half of them"
+        )
 
 
 class BatchedScores:
@@ -124,8 +132,12 @@ class BatchedScores:
         self._ends = np.cumsum([lengths[chosen].sum() for chosen in self._batches])
         total = len(ids) - len(offsets) + 1
         argmax, rank, context = np.zeros((3, total), np.int32)
-        beside = {name: np.zeros(total, dtype) for name, dtype in getattr(model, "beside", {}).items()}
-        self.scores = SequenceScores(np.zeros(total, np.float32), argmax, rank, context, np.ones(total, bool), beside=beside)
+        beside = {
+            name: np.zeros(total, dtype) for name, dtype in getattr(model, "beside", {}).items()
+        }
+        self.scores = SequenceScores(
+            np.zeros(total, np.float32), argmax, rank, context, np.ones(total, bool), beside=beside
+        )
         self.num_done = 0
 
     @property
@@ -190,7 +202,9 @@ def _windows(model: ScoringModel, offsets: np.ndarray, window: ContextWindow) ->
     starts, stops = offsets[:-1], offsets[1:]
     places = starts - np.arange(len(starts))
     if window.carry and not hasattr(model, "score_carrying"):
-        raise UserError("it has no recurrent state to carry", where=model.name, remedy="leave out --carry-state")
+        raise UserError(
+            "it has no recurrent state to carry", where=model.name, remedy="leave out --carry-state"
+        )
     lengths = stops - starts - 1
     longest = int(lengths.max(initial=0))
     context = None
@@ -247,12 +261,17 @@ def _score_batch(
         batch = np.concatenate([ids[start:stop] for start, stop in zip(starts, stops, strict=True)])
         try:
             if window.carry:
-                scores = cast("CarryingModel", model).score_carrying(batch, batch_offsets, window.carried_ids)
+                scores = cast("CarryingModel", model).score_carrying(
+                    batch, batch_offsets, window.carried_ids
+                )
             else:
                 scores = model.score(batch, batch_offsets)
         except MemoryError:
             if len(chosen) == 1:
-                remedy = "read it in windows with --context and --stride, or slice with a smaller --seq-len"
+                remedy = (
+                    "read it in windows with --context and --stride, or slice with a smaller "
+                    "--seq-len"
+                )
                 raise UserError(
                     f"out of memory with one sequence of {longest:,} ids",
                     where=model.name,
@@ -277,7 +296,9 @@ def _place(scores: TokenScores, windows: _Windows, chosen: np.ndarray, out: Sequ
     out.context[places] = nth[wanted] + 1
 
 
-def check_finite(name: str, values: np.ndarray, first: int, offsets: np.ndarray, what: str = "NLL") -> None:
+def check_finite(
+    name: str, values: np.ndarray, first: int, offsets: np.ndarray, what: str = "NLL"
+) -> None:
     """Raises UserError for values that are not finite, with the sequence (numbered from `first`)
     and the position."""
     bad = np.flatnonzero(~np.isfinite(values))
@@ -286,12 +307,15 @@ def check_finite(name: str, values: np.ndarray, first: int, offsets: np.ndarray,
         sequence = int(np.searchsorted(predicted_at, bad[0], side="right")) - 1
         position = int(bad[0] - predicted_at[sequence]) + 1
         problem = (
-            f"its {what} at sequence {first + sequence:,}, position {position:,} is not finite ({len(bad):,} of {len(values):,} values)"
+            f"its {what} at sequence {first + sequence:,}, position {position:,} is not finite "
+            f"({len(bad):,} of {len(values):,} values)"
         )
         raise UserError(problem, where=name, remedy="check the weights, or use a wider dtype")
 
 
-def write_part(path: Path, first: int, offsets: np.ndarray, scores: SequenceScores, facts: dict[str, Any]) -> None:
+def write_part(
+    path: Path, first: int, offsets: np.ndarray, scores: SequenceScores, facts: dict[str, Any]
+) -> None:
     """Writes the scores of the sequences from number `first` on as a part, with `facts` in its
     manifest."""
     import pyarrow as pa
@@ -320,7 +344,9 @@ def summarise_scores(slices: Path, path: Path) -> dict[str, float | None]:
     """Of a score file of `slices`: nll_nats (mean per token), ppl, accuracy (share of tokens that
     are the first choice)."""
     with db.connect(views={"scores": path, "tokens": slices / "tokens.parquet"}) as connection:
-        summary = connection.execute(db.query("scores/summarise_scores"))  # without polars, whose import takes 0.1 s
+        summary = connection.execute(
+            db.query("scores/summarise_scores")
+        )  # without polars, whose import takes 0.1 s
         [row] = summary.fetchall()
         return {name: value for (name, *_), value in zip(summary.description, row, strict=True)}
 
@@ -367,7 +393,9 @@ def join_parts(
                         totals[name] = totals.get(name, 0) + value
             yield pa.concat_tables(tables).combine_chunks()
 
-    return parquet_files.write_parquet(path, groups(), schema, lambda: {**manifest, **_of_side(totals, which)}, **PARQUET_OPTIONS)
+    return parquet_files.write_parquet(
+        path, groups(), schema, lambda: {**manifest, **_of_side(totals, which)}, **PARQUET_OPTIONS
+    )
 
 
 def _of_part(part: pa.Table, which: Which) -> pa.Table:
@@ -378,14 +406,19 @@ def _of_part(part: pa.Table, which: Which) -> pa.Table:
         agrees = pc.equal(part["argmax"], part["argmax_reference"])
         return part.select(["sequence", "position", "kl"]).append_column("agrees", agrees)
     names = [
-        f"{name}{REFERENCE}" if which == "reference" and name in ("nll", "argmax", "rank") else name for name in schemas.LAYOUTS["scores"]
+        f"{name}{REFERENCE}" if which == "reference" and name in ("nll", "argmax", "rank") else name
+        for name in schemas.LAYOUTS["scores"]
     ]
     return part.select(names).rename_columns(list(schemas.LAYOUTS["scores"]))
 
 
 def _of_side(facts: Mapping[str, int], which: Which) -> dict[str, int]:
     """The facts of parts that a file has in its manifest."""
-    theirs = {name.removesuffix(REFERENCE): value for name, value in facts.items() if name.endswith(REFERENCE)}
+    theirs = {
+        name.removesuffix(REFERENCE): value
+        for name, value in facts.items()
+        if name.endswith(REFERENCE)
+    }
     mine = {name: value for name, value in facts.items() if not name.endswith(REFERENCE)}
     return {"scores": mine, "reference": theirs, "divergence": {}}[which]
 

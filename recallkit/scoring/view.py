@@ -119,7 +119,9 @@ class ScoresView:
         everything = len(self.rows)
         lines = []
         for when, names in models.items():
-            lines.append(f"Reused{when}: {'all' if len(names) == everything else ', '.join(names)}.")
+            lines.append(
+                f"Reused{when}: {'all' if len(names) == everything else ', '.join(names)}."
+            )
         return lines
 
 

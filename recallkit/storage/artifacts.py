@@ -1,7 +1,9 @@
-"""Files of results: written aside and renamed, listed with their digests, checked whenever they are read.
+"""Files of results: written aside and renamed, listed with their digests, checked whenever they are
+read.
 
-A result's list is its manifest in JSON: `manifest.json` of a folder, or NAME.json beside a table NAME.parquet of its own. It names every
-member with size and SHA-256. Parquet tables have the facts about them (the manifest that readers use) in their footers, too.
+A result's list is its manifest in JSON: `manifest.json` of a folder, or NAME.json beside a table
+NAME.parquet of its own. It names every member with size and SHA-256. Parquet tables have the facts
+about them (the manifest that readers use) in their footers, too.
 """
 
 from __future__ import annotations
@@ -47,25 +49,34 @@ class DamagedError(UserError):
     """A file of ours has changed since it was written."""
 
 
-# ------------------------------------------------------------------------------------------------------- writing files
+# ------------------------------------------------------------------------------------ writing files
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Writes a JSON object with a digest of its content, indented, with sorted keys (timings last, in their order), atomically."""
+    """Writes a JSON object with a digest of its content, indented, with sorted keys (timings last,
+    in their order), atomically."""
     facts = {name: entry for name, entry in value.items() if name != TIMINGS}
     last = {TIMINGS: value[TIMINGS]} if TIMINGS in value else {}
     ordered = {**json.loads(json.dumps(with_digest(facts), sort_keys=True)), **last}
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps(ordered, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.write_text(
+            json.dumps(ordered, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
 
 
 def with_digest(value: Mapping[str, Any]) -> dict[str, Any]:
     """A JSON object with the digest of its other entries, timings excepted."""
-    return {**value, _DIGEST: digest_json({name: entry for name, entry in value.items() if name not in _NOT_DIGESTED})}
+    return {
+        **value,
+        _DIGEST: digest_json(
+            {name: entry for name, entry in value.items() if name not in _NOT_DIGESTED}
+        ),
+    }
 
 
 def without_digest(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Such an object without its digest. Raises DamagedError if it is not that of the other entries."""
+    """Such an object without its digest. Raises DamagedError if it is not that of the other
+    entries."""
     with contextlib.suppress(ValueError):  # text that cannot be written
         if value.get(_DIGEST) == with_digest(value)[_DIGEST]:
             return {name: entry for name, entry in value.items() if name != _DIGEST}
@@ -85,7 +96,8 @@ def read_list(path: Path) -> dict[str, Any]:
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """The JSON object in any file; an empty one if there is none that can be read. Raises UserError for a pipe, and for a huge file."""
+    """The JSON object in any file; an empty one if there is none that can be read. Raises UserError
+    for a pipe, and for a huge file."""
     try:
         value = json.loads(given_files.read_file(path))
     except (OSError, ValueError, RecursionError):
@@ -93,7 +105,7 @@ def json_object(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-# --------------------------------------------------------------------------------------------------- lists of members
+# --------------------------------------------------------------------------------- lists of members
 
 
 @contextlib.contextmanager
@@ -103,12 +115,14 @@ def writing_members(
     check: Callable[[], None] = lambda: None,
     kind: str | None = None,
 ) -> Iterator[Path]:
-    """Yields an empty folder. If the block succeeds, its files become members of the list `listing`, in the folder that this is in.
+    """Yields an empty folder. If the block succeeds, its files become members of the list
+    `listing`, in the folder that this is in.
 
-    The new list is the file of its name there, completed by the members. Old members are removed, then the list is renamed to its
-    place, then the files: a reader meanwhile, or after a kill, finds members missing, never two runs mixed, and the same command makes
-    the result again. `names`: the files that it can have; other members, such as exports, stay.
-    `check` may raise once no other process writes the list. `kind` is what the members are.
+    The new list is the file of its name there, completed by the members. Old members are removed,
+    then the list is renamed to its place, then the files: a reader meanwhile, or after a kill,
+    finds members missing, never two runs mixed, and the same command makes the result again.
+    `names`: the files that it can have; other members, such as exports, stay. `check` may raise
+    once no other process writes the list. `kind` is what the members are.
     """
     folder = listing.parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -132,7 +146,8 @@ def writing_members(
 
 
 def adding_members(folder: Path, names: Collection[str]) -> AbstractContextManager[Path]:
-    """Yields an empty folder whose files, of these `names`, are added to `folder` and to its `manifest.json`, which is made if need be.
+    """Yields an empty folder whose files, of these `names`, are added to `folder` and to its
+    `manifest.json`, which is made if need be.
 
     Raises UserError, before anything is written, as `check_addable` does.
     """
@@ -141,7 +156,8 @@ def adding_members(folder: Path, names: Collection[str]) -> AbstractContextManag
 
 @contextlib.contextmanager
 def adding(path: Path, kind: str, *, force: bool = False) -> Iterator[Path]:
-    """Yields the path of a file to be made, which becomes a member of the list `list_of(path)`; see `adding_members`.
+    """Yields the path of a file to be made, which becomes a member of the list `list_of(path)`; see
+    `adding_members`.
 
     `kind` is what it is, such as a page: a file of ours of another kind is not replaced by it. With
     `force` a file of ours is replaced even if it was changed.
@@ -170,7 +186,8 @@ def _adding(
 
 
 def list_of(path: Path) -> Path:
-    """The list of a file that is written alone: the one that names it, that of its folder, or NAME.json of its own.
+    """The list of a file that is written alone: the one that names it, that of its folder, or
+    NAME.json of its own.
 
     Where NAME.json is somebody else's it is `manifest.json`, as of the pages in a folder.
     """
@@ -181,13 +198,15 @@ def list_of(path: Path) -> Path:
 
 
 def members(listing: Path) -> dict[str, Any]:
-    """Name -> size and digest of the members that a list names; none if there is no list. Raises UserError if it is damaged."""
+    """Name -> size and digest of the members that a list names; none if there is no list. Raises
+    UserError if it is damaged."""
     return dict(read_list(listing).get(MEMBERS, {})) if listing.exists() else {}
 
 
 @contextlib.contextmanager
 def unchanged(listing: Path) -> Iterator[None]:
-    """A block that reads members of a list. Raises UserError if the list was replaced meanwhile: they may be of two runs."""
+    """A block that reads members of a list. Raises UserError if the list was replaced meanwhile:
+    they may be of two runs."""
     before, is_missing = file_state(listing.stat()) if listing.exists() else None, False
     try:
         yield
@@ -199,11 +218,16 @@ def unchanged(listing: Path) -> Iterator[None]:
 
 def lists_beside(path: Path) -> list[Path]:
     """The lists that may name a file: NAME.json of its own, and that of the folder."""
-    return [listing for listing in (path.with_suffix(".json"), path.with_name(MANIFEST)) if listing != path]
+    return [
+        listing
+        for listing in (path.with_suffix(".json"), path.with_name(MANIFEST))
+        if listing != path
+    ]
 
 
 def check_member(path: Path) -> Path | None:
-    """The list that names a file; None if none does. Raises DamagedError if it, or the file, has changed since then."""
+    """The list that names a file; None if none does. Raises DamagedError if it, or the file, has
+    changed since then."""
     for listing in lists_beside(path):
         if not _names(listing, path.name):
             continue
@@ -212,16 +236,26 @@ def check_member(path: Path) -> Path | None:
         if not entry:
             continue
         entry.pop("kind", None)
-        if entry != ({"size": path.stat().st_size} if entry.get("size") != path.stat().st_size else describe(path)):
-            raise DamagedError("damaged (changed since it was written)", where=path, remedy=remedy_of(facts, path))
+        if entry != (
+            {"size": path.stat().st_size}
+            if entry.get("size") != path.stat().st_size
+            else describe(path)
+        ):
+            raise DamagedError(
+                "damaged (changed since it was written)", where=path, remedy=remedy_of(facts, path)
+            )
         return listing
     return None
 
 
 def _names(listing: Path, name: str) -> bool:
-    """Whether a file is a list of ours that names `name`, by its text, so that a damaged list names its members still."""
+    """Whether a file is a list of ours that names `name`, by its text, so that a damaged list names
+    its members still."""
     text = _text(listing)
-    return _OURS in text and f"{json.dumps(name, ensure_ascii=False)}: {{".encode("utf-8", "surrogatepass") in text
+    return (
+        _OURS in text
+        and f"{json.dumps(name, ensure_ascii=False)}: {{".encode("utf-8", "surrogatepass") in text
+    )
 
 
 def is_stamped(path: Path) -> bool:
@@ -248,11 +282,15 @@ def remedy_of(facts: Mapping[str, Any], path: Path) -> str:
     folder = next((folder.parent for folder in path.parents if folder.name == "scores"), None)
     if typed is None or folder is None:
         return "score the model again with --force"
-    return f"score them again with `recallkit score {shlex.quote(str(typed))} --slices {shlex.quote(str(folder))} --force`"
+    return (
+        f"score them again with `recallkit score {shlex.quote(str(typed))} --slices "
+        f"{shlex.quote(str(folder))} --force`"
+    )
 
 
 def check_replaceable(path: Path, kind: str | None = None) -> None:
-    """Raises UserError if `path` is there and no list beside it names it: then it is never replaced, not even with --force.
+    """Raises UserError if `path` is there and no list beside it names it: then it is never
+    replaced, not even with --force.
 
     Nor is a member of another `kind`, as where a user gives the name of a table for a page.
     """
@@ -283,12 +321,18 @@ def check_addable(
     *,
     force: bool = False,
 ) -> None:
-    """Raises UserError if files of these `names` beside a list cannot become its members: one is not ours, or changed.
+    """Raises UserError if files of these `names` beside a list cannot become its members: one is
+    not ours, or changed.
 
-    What was changed since may be a user's work. With `force`, which is for tables, that is replaced: nobody edits them.
+    What was changed since may be a user's work. With `force`, which is for tables, that is
+    replaced: nobody edits them.
     """
     if listing.name in names:
-        raise UserError("the name of the list of what is in this folder", where=listing, remedy="give another name")
+        raise UserError(
+            "the name of the list of what is in this folder",
+            where=listing,
+            remedy="give another name",
+        )
     check_list(listing)
     paths = [listing.with_name(name) for name in names]
     for path in paths:
@@ -313,7 +357,7 @@ def _has_bytes(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
-# ------------------------------------------------------------------------------------------------------ Parquet tables
+# ----------------------------------------------------------------------------------- Parquet tables
 
 
-# ------------------------------------------------------------------------------------------------------------- digests
+# ------------------------------------------------------------------------------------------ digests

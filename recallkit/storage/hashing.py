@@ -35,14 +35,17 @@ _SETTLING_NS = 2_000_000_000
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """Size and SHA-256 of a file, as lists have them; kept in this process until anything about the file changes."""
+    """Size and SHA-256 of a file, as lists have them; kept in this process until anything about the
+    file changes."""
     with path.open("rb") as file:
         state, started = file_state(os.fstat(file.fileno())), time.time_ns()
         known = _known.get(path)
         if known is not None and known[0] == state:
             return known[1]
         description = {"size": state[0], "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
-        if started - max(state[1:3]) > _SETTLING_NS and state == file_state(os.fstat(file.fileno())):
+        if started - max(state[1:3]) > _SETTLING_NS and state == file_state(
+            os.fstat(file.fileno())
+        ):
             _known[path] = state, description
     return description
 
@@ -52,7 +55,8 @@ _known: dict[Path, tuple[tuple[int, ...], dict[str, Any]]] = {}
 
 
 def file_state(state: os.stat_result) -> tuple[int, ...]:
-    """What changes when a file does: length, times of change of the content and of the inode (ns), inode, device."""
+    """What changes when a file does: length, times of change of the content and of the inode (ns),
+    inode, device."""
     return state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino, state.st_dev
 
 
@@ -67,16 +71,22 @@ def digest_bytes(*parts: bytes) -> str:
 
 def digest_json(value: Any) -> str:
     """The digest of a JSON value, independent of key order."""
-    return digest_bytes(json.dumps(value, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+    return digest_bytes(
+        json.dumps(value, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    )
 
 
 def digest_inputs(facts: Any, files: Sequence[Path]) -> str:
-    """The digest of what a result is made of: this version of the program, JSON values, and the bytes of files."""
-    return digest_json([VERSION, SCHEMA_VERSION, facts, [describe(path)["sha256"] for path in files]])
+    """The digest of what a result is made of: this version of the program, JSON values, and the
+    bytes of files."""
+    return digest_json(
+        [VERSION, SCHEMA_VERSION, facts, [describe(path)["sha256"] for path in files]]
+    )
 
 
 def digest_arrays(*arrays: np.ndarray) -> str:
-    """The digest of arrays' contents, dtypes and lengths, read 64 MB at a time (memory-mapped arrays stay mapped)."""
+    """The digest of arrays' contents, dtypes and lengths, read 64 MB at a time (memory-mapped
+    arrays stay mapped)."""
     import numpy as np
 
     state = hashlib.blake2b(digest_size=16)
@@ -95,10 +105,12 @@ def digest_file(path: Path) -> str:
 
 
 def digest_weights(path: Path) -> str:
-    """`digest_file`, kept in the cache folder for files of more than 64 MB until anything about them changes.
+    """`digest_file`, kept in the cache folder for files of more than 64 MB until anything about
+    them changes.
 
-    Weights of many gigabytes take seconds to read. A file is identified by its real path, length, inode and the times of the last
-    change of content and inode; no program can set back the latter. A cache that cannot be read or written costs only time.
+    Weights of many gigabytes take seconds to read. A file is identified by its real path, length,
+    inode and the times of the last change of content and inode; no program can set back the latter.
+    A cache that cannot be read or written costs only time.
     """
     if path.stat().st_size <= _REMEMBERED_BYTES:
         return digest_file(path)
@@ -115,9 +127,11 @@ def digest_weights(path: Path) -> str:
 
 
 def digest_sample(path: Path) -> str:
-    """A digest of a file's length and up to 16 evenly spaced blocks of 64 KiB: quick on shards of many gigabytes.
+    """A digest of a file's length and up to 16 evenly spaced blocks of 64 KiB: quick on shards of
+    many gigabytes.
 
-    A file of at most 1 MiB is read whole. Meant to notice a shard that was replaced, not to detect malice.
+    A file of at most 1 MiB is read whole. Meant to notice a shard that was replaced, not to detect
+    malice.
     """
     with path.open("rb") as handle:
 
@@ -129,11 +143,16 @@ def digest_sample(path: Path) -> str:
 
 
 def digest_samples(size: int, read: Callable[[int, int], bytes]) -> str:
-    """`digest_sample` of `size` bytes in any place: `read(start, stop)` gives some of them, fewer at the end."""
+    """`digest_sample` of `size` bytes in any place: `read(start, stop)` gives some of them, fewer
+    at the end."""
     state = hashlib.blake2b(str(size).encode(), digest_size=16)
     last = max(0, size - _SAMPLE_BLOCK)
     for sample in range(_NUM_SAMPLES):
-        start = sample * _SAMPLE_BLOCK if size <= _NUM_SAMPLES * _SAMPLE_BLOCK else last * sample // (_NUM_SAMPLES - 1)
+        start = (
+            sample * _SAMPLE_BLOCK
+            if size <= _NUM_SAMPLES * _SAMPLE_BLOCK
+            else last * sample // (_NUM_SAMPLES - 1)
+        )
         state.update(read(start, min(size, start + _SAMPLE_BLOCK)) if start < size else b"")
     return state.hexdigest()
 

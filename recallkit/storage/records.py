@@ -1,8 +1,9 @@
 """Records: what the manifest of each kind of result says, checked once, where it is read.
 
 A digest shows that a manifest was not damaged, not that this program wrote it: a folder may come
-from a stranger. `parquet_files.read_manifest(path, Gap)` returns a `Gap`, all of whose declared fields
-are there and of their types. Fields that are not declared are kept as they are; nothing reads them.
+from a stranger. `parquet_files.read_manifest(path, Gap)` returns a `Gap`, all of whose declared
+fields are there and of their types. Fields that are not declared are kept as they are; nothing
+reads them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What every resumable result does: a finished one is reused, one of other options refused, an interrupted one resumed; all are stamped.
+"""What every resumable result does: a finished one is reused, one of other options refused, an
+interrupted one resumed; all are stamped.
 
 Every command that makes a result does this:
 
@@ -44,11 +45,13 @@ REPLACE = "choose another output with -o, or replace it with --force"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A result, finished or not. `options` are everything that determines its numbers: with other options it is another result.
+    """A result, finished or not. `options` are everything that determines its numbers: with other
+    options it is another result.
 
-    `path` is its main file. `kind` is its kind in the manifest, which `read` gets from the file. `others`: files that must exist,
-    too; `beside`: further members that it can have. `force`: existing files, finished or not, are made again; `remedy`: what to do
-    about a finished result of other options.
+    `path` is its main file. `kind` is its kind in the manifest, which `read` gets from the file.
+    `others`: files that must exist, too; `beside`: further members that it can have. `force`:
+    existing files, finished or not, are made again; `remedy`: what to do about a finished result of
+    other options.
     """
 
     path: Path
@@ -61,10 +64,11 @@ class Result:
     read: Callable[[Path], dict[str, Any]] = parquet_files.read_manifest
 
     def finished(self) -> dict[str, Any] | None:
-        """The manifest if the result is complete; None if it is to be made. Reads its members once, to check them.
+        """The manifest if the result is complete; None if it is to be made. Reads its members once,
+        to check them.
 
-        Raises UserError if it was made with other options, is damaged, or can never be written, as where another program's file would
-        be replaced.
+        Raises UserError if it was made with other options, is damaged, or can never be written, as
+        where another program's file would be replaced.
         """
         self.check_replaceable()
         if self.force or not self.path.exists():
@@ -72,9 +76,14 @@ class Result:
         manifest = self.read(self.path)
         options = manifest.get("options")
         if not isinstance(options, dict):
-            raise UserError("the manifest has no field options", where=self.path, remedy=self.remedy)
+            raise UserError(
+                "the manifest has no field options", where=self.path, remedy=self.remedy
+            )
         self._check_options(options)
-        if any(parquet_files.manifest_options(other) != self.options for other in self.others) or not self._has_all_members():
+        if (
+            any(parquet_files.manifest_options(other) != self.options for other in self.others)
+            or not self._has_all_members()
+        ):
             return None  # one was removed, or a run was killed as it renamed them
         self._remove_leftovers()
         return manifest
@@ -82,33 +91,52 @@ class Result:
     def _check_options(self, options: Mapping[str, Any]) -> None:
         current = json.loads(json.dumps(self.options))  # as in a manifest, where pairs are lists
         if options != current:
-            changed = sorted(key for key in {*options, *current} if options.get(key) != current.get(key))
+            changed = sorted(
+                key for key in {*options, *current} if options.get(key) != current.get(key)
+            )
             problem = f"already made with other options (differs in {', '.join(changed)})"
             raise UserError(problem, where=self.path, remedy=self.remedy)
 
     def _remove_leftovers(self) -> None:
-        """Removes what a run that was killed at its end left: the folder of its journal, and those in which files were made."""
+        """Removes what a run that was killed at its end left: the folder of its journal, and those
+        in which files were made."""
         files = [self.path, *self.others, *self.beside, self.listing]
-        for folder in (journal_folder(self.path), *(path.with_name(f".{path.name}{unfinished.NEW}") for path in files)):
-            with contextlib.suppress(OSError), leftover(folder, self.options) as is_left:  # a folder of another user's can be read
+        for folder in (
+            journal_folder(self.path),
+            *(path.with_name(f".{path.name}{unfinished.NEW}") for path in files),
+        ):
+            with (
+                contextlib.suppress(OSError),
+                leftover(folder, self.options) as is_left,
+            ):  # a folder of another user's can be read
                 if is_left or not unfinished.is_marked(folder):
                     unfinished.remove(folder)
 
     def _has_all_members(self) -> bool:
         """Whether no member is missing. Raises DamagedError for one that has changed."""
-        mine = {path.name for path in (*self.others, *self.beside) if path.parent == self.path.parent}
-        listed = [self.path.with_name(name) for name in artifacts.members(self.listing) if name in mine]
+        mine = {
+            path.name for path in (*self.others, *self.beside) if path.parent == self.path.parent
+        }
+        listed = [
+            self.path.with_name(name) for name in artifacts.members(self.listing) if name in mine
+        ]
         return all(path.exists() and artifacts.check_member(path) for path in listed)
 
     @property
     def listing(self) -> Path:
-        """The list of its members: that of the folder, or NAME.json of one table of many in a folder."""
+        """The list of its members: that of the folder, or NAME.json of one table of many in a
+        folder."""
         if self.path.suffix != ".parquet":  # a counts table
             return artifacts.list_of(self.path)
-        return self.path.with_name(MANIFEST) if self.kind == "tokens" or self.kind in KINDS else self.path.with_suffix(".json")
+        return (
+            self.path.with_name(MANIFEST)
+            if self.kind == "tokens" or self.kind in KINDS
+            else self.path.with_suffix(".json")
+        )
 
     def check_replaceable(self) -> None:
-        """Raises UserError if one of its files is there and not recallkit's, or the folder has another result with the same list."""
+        """Raises UserError if one of its files is there and not recallkit's, or the folder has
+        another result with the same list."""
         for path in (self.path, *self.others, *self.beside):
             artifacts.check_replaceable(path, "counts" if self.kind is None else None)
         artifacts.check_list(self.listing)
@@ -122,7 +150,8 @@ class Result:
         return self.finished() is not None
 
     def reused(self) -> dict[str, Any] | None:
-        """`finished`, with `reused` in the manifest, and a message to the user that nothing is made."""
+        """`finished`, with `reused` in the manifest, and a message to the user that nothing is
+        made."""
         manifest = self.finished()
         if manifest is None:
             return None
@@ -136,9 +165,12 @@ class Result:
         return Journal(self.path, self.options, force=self.force, patient=patient, check=check)
 
     def parts(self, *, shared: bool = False, **more: Any) -> PartsJournal:
-        """The same for parts that do not depend on each other; `more` determines their bytes, but not the result's numbers."""
+        """The same for parts that do not depend on each other; `more` determines their bytes, but
+        not the result's numbers."""
         key = {**self.options, **more}
-        return PartsJournal(self.path, key, shared=shared, force=self.force, check=self.check_unclaimed)
+        return PartsJournal(
+            self.path, key, shared=shared, force=self.force, check=self.check_unclaimed
+        )
 
     def check_unclaimed(self) -> None:
         """Raises UserError if another process has made a result of other options since
@@ -150,28 +182,41 @@ class Result:
     def stamp(self) -> dict[str, Any]:
         """The fields that every result's manifest has, by which finished work is found."""
         kind = {} if self.kind is None else {"kind": self.kind}
-        return {"recallkit_version": VERSION, "schema_version": SCHEMA_VERSION, **kind, "options": self.options}
+        return {
+            "recallkit_version": VERSION,
+            "schema_version": SCHEMA_VERSION,
+            **kind,
+            "options": self.options,
+        }
 
     @contextlib.contextmanager
     def writing(self, manifest: Mapping[str, Any], timings: Timings) -> Iterator[Path]:
-        """Yields an empty folder for the members; if the block succeeds, they replace the result, `manifest` and timings in their list.
+        """Yields an empty folder for the members; if the block succeeds, they replace the result,
+        `manifest` and timings in their list.
 
-        See `artifacts.writing_members`. What the block adds to `manifest` and `timings` is in the list, too. Raises UserError if a result
-        of other options has come there since `finished`, as of a command that ran at the same time.
+        See `artifacts.writing_members`. What the block adds to `manifest` and `timings` is in the
+        list, too. Raises UserError if a result of other options has come there since `finished`, as
+        of a command that ran at the same time.
         """
-        names = {path.name for path in (self.path, *self.others, *self.beside) if path.parent == self.path.parent}
+        names = {
+            path.name
+            for path in (self.path, *self.others, *self.beside)
+            if path.parent == self.path.parent
+        }
         with artifacts.writing_members(self.listing, names, self.check_unclaimed) as new:
             yield new
-            artifacts.write_json(new / self.listing.name, {**manifest, artifacts.TIMINGS: timings.to_json()})
+            artifacts.write_json(
+                new / self.listing.name, {**manifest, artifacts.TIMINGS: timings.to_json()}
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[_Tables]):
-    """A question whose answer is tables in a folder: what decides them, where they are, whether they
-    are there.
+    """A question whose answer is tables in a folder: what decides them, where they are, whether
+    they are there.
 
-    `kind` is one of KINDS, and the name of the main table. `tables` is the dataclass of frames, each
-    written to NAME.parquet. `identity` is everything that decides their numbers; the answer to
+    `kind` is one of KINDS, and the name of the main table. `tables` is the dataclass of frames,
+    each written to NAME.parquet. `identity` is everything that decides their numbers; the answer to
     another question is never replaced without `force`.
     """
 
@@ -189,8 +234,8 @@ class Question(Generic[_Tables]):
         return Result(main, self.kind, dict(self.identity), force=self.force, beside=files)
 
     def check(self) -> dict[str, Any] | None:
-        """The manifest of a complete answer; None if there is none. Raises UserError where the folder
-        has another result, or one that is damaged."""
+        """The manifest of a complete answer; None if there is none. Raises UserError where the
+        folder has another result, or one that is damaged."""
         return self.result.finished()
 
     def reused(self) -> _Tables | None:
@@ -212,7 +257,9 @@ class Question(Generic[_Tables]):
         `Result.writing` does."""
         result = self.result
         manifest = {**result.stamp(), **facts}
-        parquet_files.write_frames(tables, self.folder, manifest, timings.to_json(), result.check_unclaimed)
+        parquet_files.write_frames(
+            tables, self.folder, manifest, timings.to_json(), result.check_unclaimed
+        )
 
 
 def read_tables(tables: type[_Tables], folder: Path) -> _Tables:
@@ -273,9 +320,11 @@ def words_of(models: Sequence[str]) -> list[str]:
 
 
 class Kind(NamedTuple):
-    """A kind of result that people look at: its plural, its heading on a page, the view that shows it, the question it answers.
+    """A kind of result that people look at: its plural, its heading on a page, the view that shows
+    it, the question it answers.
 
-    `view` is the "module:class" of its `display.views.ResultView`. A comparison of scores has sections of its own.
+    `view` is the "module:class" of its `display.views.ResultView`. A comparison of scores has
+    sections of its own.
     """
 
     called: str
@@ -286,11 +335,24 @@ class Kind(NamedTuple):
 
 KINDS: Mapping[str, Kind] = {
     "gap": Kind("comparisons"),
-    "track": Kind("tracked runs", "Recall by step", "recallkit.tracking.view:TrackView", "When does recall appear in this run?"),
-    "intervene": Kind(
-        "interventions", "Is it recall?", "recallkit.intervening.view:InterventionView", "How much do these models recall by association?"
+    "track": Kind(
+        "tracked runs",
+        "Recall by step",
+        "recallkit.tracking.view:TrackView",
+        "When does recall appear in this run?",
     ),
-    "ablation": Kind("ablations", "What each mixer is worth", "recallkit.ablation.view:AblationView", "Which mixers recall?"),
+    "intervene": Kind(
+        "interventions",
+        "Is it recall?",
+        "recallkit.intervening.view:InterventionView",
+        "How much do these models recall by association?",
+    ),
+    "ablation": Kind(
+        "ablations",
+        "What each mixer is worth",
+        "recallkit.ablation.view:AblationView",
+        "Which mixers recall?",
+    ),
     "recall": Kind(
         "recall evaluations",
         "Recall from documents",
@@ -303,13 +365,23 @@ KINDS: Mapping[str, Kind] = {
         "recallkit.mqar.view:MqarView",
         "How many made-up pairs do these models recall?",
     ),
-    "training": Kind("trainings", "Training on text", "recallkit.training.view:TrainingView", "How well does this model predict so far?"),
+    "training": Kind(
+        "trainings",
+        "Training on text",
+        "recallkit.training.view:TrainingView",
+        "How well does this model predict so far?",
+    ),
     "tradeoff": Kind(
         "sweeps of training",
         "Recall against bytes of state",
         "recallkit.training.view:SweepView",
         "How much recall does a byte of state buy?",
     ),
-    "profile": Kind("profiles", "What the text repeats", "recallkit.profiling.view:ProfileView", "How much does this text repeat?"),
+    "profile": Kind(
+        "profiles",
+        "What the text repeats",
+        "recallkit.profiling.view:ProfileView",
+        "How much does this text repeat?",
+    ),
 }
 """The name of a result's main file, which is the kind in its manifest -> its description."""

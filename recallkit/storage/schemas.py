@@ -43,7 +43,9 @@ class Column(NamedTuple):
     @property
     def family(self) -> str:
         """`text` or `flag` for Arrow's types of these, else the type."""
-        return {"string": "text", "dictionary<string>": "text", "bool": "flag"}.get(self.type, self.type)
+        return {"string": "text", "dictionary<string>": "text", "bool": "flag"}.get(
+            self.type, self.type
+        )
 
     @property
     def scale(self) -> float:
@@ -81,7 +83,7 @@ _READ = _split("""
     placebo_gap_share | %      | placebo's/gap share       | z.1f ±
     control_share     | %      | control, %                | z.1f ± dash      | the control's
     gain              | points | gain, points              | z.1f ±           | recall gain
-    retained          | %      | retained, %               | z.0f ±           | of the reference's; null if that may be below 0.1 points
+    retained | % | retained, % | z.0f ± | of the reference's; null if that may be below 0.1 points
     efficiency        | %      | effi-/ciency, %           | z.1f             | recall efficiency
     efficiency_model  | %      | recall effi-/ciency, %    | z.1f
     last              |        | last                      | ,
@@ -155,7 +157,9 @@ def chosen(columns: str) -> list[Column]:
     table = []
     for names, *texts in _split(columns):
         own = dict(zip(("label", "form"), texts, strict=False))
-        table += [_read(name, {"label": name, **READ.get(name, {}), **own}) for name in names.split()]
+        table += [
+            _read(name, {"label": name, **READ.get(name, {}), **own}) for name in names.split()
+        ]
     return table
 
 
@@ -181,8 +185,12 @@ _NLLS = _with_ends("nll ppl", "_reference", "_model")
 _GAPS = _with_ends("delta_nll gap_share", *_CI)
 _RECALL = _with_ends("gain_reference gain_model retained", *_CI)
 _CLUSTERS = "clusters whole?, effective_clusters real?"
-_BUCKETS = f"low high tokens whole, share_of_tokens real, {_NLLS} {_GAPS} {_RECALL} real?, {_CLUSTERS}"
-_RECALL_BUCKETS = _columns("model task text, low high num_rows whole, accuracy real, answer_nll real?")
+_BUCKETS = (
+    f"low high tokens whole, share_of_tokens real, {_NLLS} {_GAPS} {_RECALL} real?, {_CLUSTERS}"
+)
+_RECALL_BUCKETS = _columns(
+    "model task text, low high num_rows whole, accuracy real, answer_nll real?"
+)
 _SPREAD = ("", "_low", "_high", "_difference", "_difference_low", "_difference_high")
 _FIGURES = _with_ends("repeated_bigrams distinct_bigrams repeated_share ar_hit_share", *_CI)
 _CHANGES = "completion key span placebo moved moved_placebo"
@@ -196,7 +204,9 @@ _ERRORS = "standard_error ci_low ci_high difference_error difference_low differe
 _BY_CONTEXT = _columns(
     f"{_PAIR} slice text, reference_gains flag?, last stride tokens whole, share_of_tokens real, "
     f"{_NLLS} {_GAPS} "
-    f"{_with_ends('context_gain_reference context_gain_model local_gap far_gap far_share mirror_share', *_CI)} real?, {_CLUSTERS}, "
+    f"{_with_ends('context_gain_reference context_gain_model local_gap far_gap', *_CI)} "
+    f"{_with_ends('far_share mirror_share', *_CI)} "
+    f"real?, {_CLUSTERS}, "
     "note text, void flag"
 )
 
@@ -237,7 +247,9 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # has no argmax among the slices' tokens (-1), its rank is the worst of its tokens that end in
     # this one (-1 if none does), and
     # `exact` says whether its tokens begin and end where this one does.
-    "scores": _columns("sequence position int32, nll float32, argmax rank int32, context int32, exact bool"),
+    "scores": _columns(
+        "sequence position int32, nll float32, argmax rank int32, context int32, exact bool"
+    ),
     # The same of a model beside a reference, for both: parts of which the scores of each and a
     # table "divergence" are made. `kl`:
     # KL(reference | model) in nats, of their predictions over the tokenizer's entries; `agrees`:
@@ -276,11 +288,13 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "gap/by_match": _columns(f"{_PAIR} slice text, {_BUCKETS}"),
     "gap/by_position": _columns(f"{_PAIR} slice text, {_BUCKETS}"),
     "gap/by_partition": _columns(
-        f"{_PAIR} slice text, tokens whole, share_of_tokens real, {_NLLS} {_GAPS} {_RECALL} real?, {_CLUSTERS}, note text, void flag"
+        f"{_PAIR} slice text, tokens whole, share_of_tokens real, {_NLLS} {_GAPS} {_RECALL} "
+        f"real?, {_CLUSTERS}, note text, void flag"
     ),
     # NLLs in nats, summed over all tokens of the document, and over its AR hits.
     "gap/by_document": _columns(
-        f"{_PAIR} text, document whole, source text, tokens ar_hits whole, {_with_ends('nats ar_nats', '_reference', '_model')} real"
+        f"{_PAIR} text, document whole, source text, tokens ar_hits whole, "
+        f"{_with_ends('nats ar_nats', '_reference', '_model')} real"
     ),
     "gap/by_context": _BY_CONTEXT,
     # `kl` and quantiles in nats; `low` and `high` of buckets of distance and position; `ratio`:
@@ -302,23 +316,29 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # The reference's own earlier checkpoints, interpolated to the model's NLL: `weight` of
     # `checkpoint`, the rest of `next_checkpoint`.
     "gap/by_placebo": _columns(
-        f"{_PAIR} checkpoint next_checkpoint text, weight nll {_with_ends('gap_share gain retained', *_CI)} real?, note text, void flag"
+        f"{_PAIR} checkpoint next_checkpoint text, weight nll "
+        f"{_with_ends('gap_share gain retained', *_CI)} real?, note text, void flag"
     ),
     "gap/by_threshold": _columns(
-        f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} {_GAPS} {_RECALL} real?, {_CLUSTERS}, void flag"
+        f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} {_GAPS} "
+        f"{_RECALL} real?, {_CLUSTERS}, void flag"
     ),
     "intervene/intervene": _columns(f"model slice text, tokens {_ASKED}, {_LOST} real?"),
     "intervene/by_distance": _columns(f"model slice text, low high {_ASKED}, {_LOST} real?"),
     "intervene/by_count": _columns(f"model slice text, low high {_ASKED}, {_LOST} real?"),
     "intervene/retained": _columns(
-        f"{_PAIR} slice note text, tokens {_ASKED}, share_of_tokens gap real, {_with_ends('retained causal_share', *_CI)} real?, void flag"
+        f"{_PAIR} slice note text, tokens {_ASKED}, share_of_tokens gap real, "
+        f"{_with_ends('retained causal_share', *_CI)} real?, void flag"
     ),
     "track/track": _columns(
         "model text, step whole?, reference text?, tokens ar_hits documents whole, "
         "effective_documents real, "
         f"{_with_ends('nll ar_nll first_nll other_nll gain retained ar_gap causal', *_CI)} real?"
     ),
-    "track/by_slice": _columns(f"model text, step whole?, slice text, tokens whole, {_with_ends('nll gain efficiency', *_CI)} real?"),
+    "track/by_slice": _columns(
+        "model text, step whole?, slice text, tokens whole, "
+        f"{_with_ends('nll gain efficiency', *_CI)} real?"
+    ),
     "track/verdict": _columns("verdict text, step step_ci_low step_ci_high whole?"),
     "ablation/ablation": _columns(
         "model mixers kind text, layer whole?, cluster slice text, tokens whole, share_of_tokens "
@@ -372,14 +392,18 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "recall/by_distance": _RECALL_BUCKETS,
     "recall/by_occurrences": _RECALL_BUCKETS,
     "recall/by_length": _RECALL_BUCKETS,
-    "recall/by_depth": _columns("model task text, length whole, depth real, num_rows whole, accuracy real, answer_nll real?"),
+    "recall/by_depth": _columns(
+        "model task text, length whole, depth real, num_rows whole, accuracy real, answer_nll real?"
+    ),
     # One row per answer asked for. `place`: the index of the last id before it in the sequence,
     # from 0, without any prefix; `distance`:
     # ids from where it stood to where it is asked for (MQAR: from the pair's key to the query's);
     # `nll`: nats; `rank`: 0 is best;
     # `right`: whether it is the model's argmax; `choices`: the different values before it, of which
     # a guess takes one.
-    "mqar queries": _columns("pairs sample place distance int32, nll float32, rank int32, right bool, choices int32"),
+    "mqar queries": _columns(
+        "pairs sample place distance int32, nll float32, rank int32, right bool, choices int32"
+    ),
     # One row per sequence: filler ids in the tail, how many are the argmax, their summed NLL
     # (nats).
     "mqar fillers": _columns("pairs sample filler_tokens filler_right int32, filler_nll float64"),
@@ -389,15 +413,24 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         f"guess {_with_ends('accuracy ar_nll', *_SPREAD)} ar_ppl "
         f"{_with_ends('filler_accuracy filler_nll', *_SPREAD)} filler_ppl real?"
     ),
-    "mqar/by_distance": _columns("model text, pairs low high num_queries whole, accuracy ar_nll ar_ppl real?"),
+    "mqar/by_distance": _columns(
+        "model text, pairs low high num_queries whole, accuracy ar_nll ar_ppl real?"
+    ),
     # One row per point of a training's curve; `tokens` of text read so far, `loss_nats` the mean
     # since the point before.
-    "training/training": _columns("model text, step tokens whole, loss_nats learning_rate real, lists_4 lists_16 real?"),
-    "tradeoff/tradeoff": _columns(
-        f"{_TRAINED}, parameters state_bytes whole, accuracy loss_nats learning_rate real, at_edge flag, num_steps batch whole, pareto flag"
+    "training/training": _columns(
+        "model text, step tokens whole, loss_nats learning_rate real, lists_4 lists_16 real?"
     ),
-    "tradeoff/by_rate": _columns(f"{_TRAINED}, learning_rate accuracy loss_nats real, num_steps whole, best flag"),
-    "tradeoff/by_distance": _columns(f"{_TRAINED}, learning_rate real, length pairs low high num_queries whole, accuracy real"),
+    "tradeoff/tradeoff": _columns(
+        f"{_TRAINED}, parameters state_bytes whole, accuracy loss_nats learning_rate real, "
+        "at_edge flag, num_steps batch whole, pareto flag"
+    ),
+    "tradeoff/by_rate": _columns(
+        f"{_TRAINED}, learning_rate accuracy loss_nats real, num_steps whole, best flag"
+    ),
+    "tradeoff/by_distance": _columns(
+        f"{_TRAINED}, learning_rate real, length pairs low high num_queries whole, accuracy real"
+    ),
 }
 """Columns of every table. A comparison's tables are named RESULT/TABLE, others by the kind in
 their manifests. More columns are allowed."""
@@ -416,7 +449,12 @@ def arrow_schema(layout: str) -> pa.Schema:
         return pa.type_for_alias(name)
 
     columns = LAYOUTS[layout].values()
-    return pa.schema([pa.field(column.name, arrow_type(column.type), nullable=column.nullable) for column in columns])
+    return pa.schema(
+        [
+            pa.field(column.name, arrow_type(column.type), nullable=column.nullable)
+            for column in columns
+        ]
+    )
 
 
 def check_columns(path: Path, kind: str | None) -> None:
@@ -480,9 +518,15 @@ def frame_of_columns(layout: str, keys: pl.DataFrame, columns: Mapping[str, Any]
     one value for all rows; NaN is null."""
     import polars as pl
 
-    of_all_rows = {name: value for name, value in columns.items() if value is None or isinstance(value, str | int | float)}
+    of_all_rows = {
+        name: value
+        for name, value in columns.items()
+        if value is None or isinstance(value, str | int | float)
+    }
     series = [pl.Series(name, value) for name, value in columns.items() if name not in of_all_rows]
-    frame = keys.with_columns(*series, **{name: pl.lit(value) for name, value in of_all_rows.items()})
+    frame = keys.with_columns(
+        *series, **{name: pl.lit(value) for name, value in of_all_rows.items()}
+    )
     typed = [pl.col(name).cast(type_) for name, type_ in _polars_types(layout).items()]
     return frame.with_columns(pl.selectors.float().fill_nan(None)).select(typed)
 
@@ -492,5 +536,7 @@ def read_frame(path: Path) -> pl.DataFrame:
     import polars as pl
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path, pre_buffer=False) as file:  # without threads: one that cannot start would be an error after all the work
+    with pq.ParquetFile(
+        path, pre_buffer=False
+    ) as file:  # without threads: one that cannot start would be an error after all the work
         return pl.DataFrame(file.read(use_threads=False))

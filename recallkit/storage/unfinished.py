@@ -1,8 +1,10 @@
-"""Folders of unfinished work, `.NAME.partial`, and their locks: a folder is ours if our mark is in it, which is made before anything else.
+"""Folders of unfinished work, `.NAME.partial`, and their locks: a folder is ours if our mark is in
+it, which is made before anything else.
 
-The mark lists the files that may be in the folder. Only those are ever removed, one by one, and then the folder if it is empty: what
-somebody else put there stays, and so does a folder of such a name without a mark. The mark is also what processes lock. A wait for
-another process that lasts is explained. Where a file system has no locks, work continues without.
+The mark lists the files that may be in the folder. Only those are ever removed, one by one, and
+then the folder if it is empty: what somebody else put there stays, and so does a folder of such a
+name without a mark. The mark is also what processes lock. A wait for another process that lasts is
+explained. Where a file system has no locks, work continues without.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ _NO_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOT
 
 @contextlib.contextmanager
 def new_folder(target: Path, names: Iterable[str]) -> Iterator[Path]:
-    """Yields `.TARGET.new.partial`, empty, for files of these `names`; removes what is left of them. One process waits for another."""
+    """Yields `.TARGET.new.partial`, empty, for files of these `names`; removes what is left of
+    them. One process waits for another."""
     folder = target.with_name(f".{target.name}{NEW}")
     lock = open_marked(folder, [glob.escape(name) for name in names], target)
     try:
@@ -49,10 +52,19 @@ def new_folder(target: Path, names: Iterable[str]) -> Iterator[Path]:
         os.close(lock)
 
 
-def open_marked(folder: Path, files: Iterable[str], target: Path, kind: int = fcntl.LOCK_EX, *, wait: bool = True) -> int:
-    """The descriptor of a folder's mark, locked; folder and mark are made if they are missing. `files`: patterns of names.
+def open_marked(
+    folder: Path,
+    files: Iterable[str],
+    target: Path,
+    kind: int = fcntl.LOCK_EX,
+    *,
+    wait: bool = True,
+) -> int:
+    """The descriptor of a folder's mark, locked; folder and mark are made if they are missing.
+    `files`: patterns of names.
 
-    Raises UserError for a folder that is not ours, BlockingIOError if another process has locked it, unless this is to `wait`.
+    Raises UserError for a folder that is not ours, BlockingIOError if another process has locked
+    it, unless this is to `wait`.
     """
     while True:
         with contextlib.suppress(FileExistsError):  # by a file or a dangling link
@@ -64,7 +76,9 @@ def open_marked(folder: Path, files: Iterable[str], target: Path, kind: int = fc
             continue
         try:
             acquire(lock, kind, target, wait=wait)
-            if (folder / MARK).exists() and os.path.samestat(os.fstat(lock), (folder / MARK).stat()):
+            if (folder / MARK).exists() and os.path.samestat(
+                os.fstat(lock), (folder / MARK).stat()
+            ):
                 _list_files(lock, files)
                 return lock
         except BaseException:
@@ -86,27 +100,45 @@ def check_ours(folder: Path) -> None:
     except NotADirectoryError:
         names = [folder.name]
     if names and (MARK not in names or mark.is_symlink() or mark.is_dir()):
-        raise UserError("not made by recallkit, but in the place of its unfinished work", where=folder, remedy=another)
+        raise UserError(
+            "not made by recallkit, but in the place of its unfinished work",
+            where=folder,
+            remedy=another,
+        )
 
 
 def is_marked(folder: Path) -> bool:
     """Whether a folder is ours."""
     mark = folder / MARK
-    return folder.name.endswith(PARTIAL) and not folder.is_symlink() and mark.is_file() and not mark.is_symlink()
+    return (
+        folder.name.endswith(PARTIAL)
+        and not folder.is_symlink()
+        and mark.is_file()
+        and not mark.is_symlink()
+    )
 
 
 def _list_files(mark: int, files: Iterable[str]) -> None:
-    """Writes a mark. Its length does not depend on the process, so that of two that share the lock neither leaves half of the other's."""
-    text = json.dumps({"made_by": "recallkit", "process": f"{os.getpid():>10}", "files": [*files, _TEMPORARY]}).encode()
+    """Writes a mark. Its length does not depend on the process, so that of two that share the lock
+    neither leaves half of the other's."""
+    text = json.dumps(
+        {"made_by": "recallkit", "process": f"{os.getpid():>10}", "files": [*files, _TEMPORARY]}
+    ).encode()
     os.pwrite(mark, text, 0)
     os.ftruncate(mark, len(text))
 
 
 def _remove_listed(folder: Path) -> None:
-    """Removes the files that a folder's mark lists; of folders among them, which have marks of their own, likewise."""
+    """Removes the files that a folder's mark lists; of folders among them, which have marks of
+    their own, likewise."""
     try:
         patterns = json.loads((folder / MARK).read_bytes())["files"]
-    except (OSError, ValueError, KeyError, TypeError):  # a process was killed as it made the mark: there is nothing else
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+    ):  # a process was killed as it made the mark: there is nothing else
         patterns = []
     for pattern in patterns:
         for path in [path for path in folder.iterdir() if fnmatchcase(path.name, str(pattern))]:
@@ -117,7 +149,8 @@ def _remove_listed(folder: Path) -> None:
 
 
 def remove(folder: Path) -> bool:
-    """Removes what is ours of a folder of unfinished work; returns whether all of it was. An empty one was being removed before."""
+    """Removes what is ours of a folder of unfinished work; returns whether all of it was. An empty
+    one was being removed before."""
     if not is_marked(folder):
         with contextlib.suppress(OSError):
             folder.rmdir()
@@ -132,15 +165,17 @@ def remove(folder: Path) -> bool:
     return True
 
 
-# ----------------------------------------------------------------------------------------------------------------- locks
+# -------------------------------------------------------------------------------------------- locks
 
 
 def acquire(descriptor: int, kind: int, where: Path, *, wait: bool = True) -> bool:
-    """Takes the lock of an open mark (`fcntl.flock`) of the work at `where`; `kind` is LOCK_EX or LOCK_SH. False if there are no locks.
+    """Takes the lock of an open mark (`fcntl.flock`) of the work at `where`; `kind` is LOCK_EX or
+    LOCK_SH. False if there are no locks.
 
-    Only the lock says whether a process is at work, since it ends with the process; names of hosts and numbers of processes may be those of
-    several, where containers share a folder. Waits for other processes, or raises BlockingIOError. After `config.SECONDS_BEFORE_NOTICE` a
-    line on stderr says for which.
+    Only the lock says whether a process is at work, since it ends with the process; names of hosts
+    and numbers of processes may be those of several, where containers share a folder. Waits for
+    other processes, or raises BlockingIOError. After `config.SECONDS_BEFORE_NOTICE` a line on
+    stderr says for which.
     """
 
     def note() -> None:
@@ -168,7 +203,8 @@ def acquire(descriptor: int, kind: int, where: Path, *, wait: bool = True) -> bo
 
 
 def holder_of(folder: Path) -> int | None:
-    """The process that locked a folder's mark last, as it wrote there itself; None if that is not known."""
+    """The process that locked a folder's mark last, as it wrote there itself; None if that is not
+    known."""
     with contextlib.suppress(OSError), (folder / MARK).open("rb") as mark:
         return _holder(mark.fileno())
     return None

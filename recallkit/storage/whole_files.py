@@ -22,7 +22,8 @@ _NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EROFS)
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields an empty temporary file; renames it to `path` if the block succeeds, removes it otherwise."""
+    """Yields an empty temporary file; renames it to `path` if the block succeeds, removes it
+    otherwise."""
     given_files.check_regular(path)
     with contextlib.ExitStack() as stack:
         if path.parent.name.endswith(PARTIAL):  # cleaned as a whole

@@ -48,8 +48,12 @@ class TrackView(ResultView):
         number, length = self.manifest["slices"]["num_rows"], self.manifest["slices"]["seq_len"]
         return {
             "Text": f"{number:,} predicted tokens in sequences of up to {length:,}",
-            "Recall gain": "mean p(token) of AR hits less that at first occurrences of their bigrams",
-            "95 % intervals": resampled(self.tables.track.row(0, named=True), "document", "document"),
+            "Recall gain": (
+                "mean p(token) of AR hits less that at first occurrences of their bigrams"
+            ),
+            "95 % intervals": resampled(
+                self.tables.track.row(0, named=True), "document", "document"
+            ),
         }
 
 
@@ -124,7 +128,9 @@ def track_tables(tables: TrackTables) -> dict[str, Table]:
     by_name = {"track": Table.from_rows("Recall gain and NLL by step", columns, rows, caption)}
     if tables.by_slice is not None:
         last = tables.by_slice.filter(step=steps[-1]["step"]).to_dicts()
-        by_name["by_slice"] = Table.from_rows("Slices at the last step", _OF_SLICES, last, _ABOUT_SLICES)
+        by_name["by_slice"] = Table.from_rows(
+            "Slices at the last step", _OF_SLICES, last, _ABOUT_SLICES
+        )
     return by_name
 
 

@@ -51,7 +51,8 @@ class SweepView(ResultView):
         learning_rates = sorted({run["learning_rate"] for run in runs})
         rates = ", ".join(f"{rate:.2g}" for rate in learning_rates)
         return {
-            "Runs": f"{counted(len(runs), 'run')} at learning rates {rates}, of which each model's best "
+            "Runs": f"{counted(len(runs), 'run')} at learning rates {rates}, of which each model's "
+            "best "
             "counts; vocabulary of "
             f"{runs[0]['task']['vocab']:,} ids, seed {runs[0]['seed']}",
             "State": "bytes in float32 after the longest test",
@@ -110,7 +111,10 @@ _OF_MODEL = f"""
     learning_rate | at rate
     pareto | Pareto
 """
-_PARETO = "no other model is more accurate with as small a state (float32, after the longest test), or as accurate with a smaller one"
+_PARETO = (
+    "no other model is more accurate with as small a state (float32, after the longest test), or "
+    "as accurate with a smaller one"
+)
 
 
 def tradeoff_tables(tables: TradeoffTables) -> dict[str, Table]:
@@ -159,9 +163,14 @@ def tradeoff_tables(tables: TradeoffTables) -> dict[str, Table]:
             by_name[f"pairs{ending}"] = _crossed(title, models, headers, tests, percent, caption)
         distances = _by_test(_summed(of_task, "high"), "high")
         title = "Accuracy by distance in %, at the best rate"
-        caption = "Columns: distance from an answer to its query, up to so many ids; over all numbers of pairs."
+        caption = (
+            "Columns: distance from an answer to its query, up to so many ids; over all numbers "
+            "of pairs."
+        )
         headers = [f"{high:,}" for (high,) in distances]
-        by_name[f"distance{ending}"] = _crossed(title, models, headers, distances, _in_percent, caption)
+        by_name[f"distance{ending}"] = _crossed(
+            title, models, headers, distances, _in_percent, caption
+        )
     return by_name
 
 
@@ -220,7 +229,10 @@ def tradeoff_figures(tables: TradeoffTables) -> list[Figure]:
     rows, tasks = tables.tradeoff.to_dicts(), _tasks(tables)
     models = list(dict.fromkeys(row["model"] for row in rows))
     where = f" on {tasks[0]}" if len(tasks) == 1 else ""
-    caption = f"Accuracy{where} by bytes of state in float32, each model at the best of its learning rates; grey: the Pareto front."
+    caption = (
+        f"Accuracy{where} by bytes of state in float32, each model at the best of its learning "
+        "rates; grey: the Pareto front."
+    )
 
     def is_of(row: Row, model: Row) -> bool:
         return all(row[column] == model[column] for column in _MODEL)
@@ -246,7 +258,9 @@ def tradeoff_figures(tables: TradeoffTables) -> list[Figure]:
         if len({row[x] for row in of_best}) > 1:
             drawn = _drawn(of_best, x, axis, models)
             caption = f"Accuracy{where} by {axis}, for the most accurate model of each line."
-            figures.append(Figure(f"tradeoff_by_{name}", f"Recall by {axis}", caption, drawn, models))
+            figures.append(
+                Figure(f"tradeoff_by_{name}", f"Recall by {axis}", caption, drawn, models)
+            )
     return figures
 
 
@@ -292,7 +306,10 @@ class TrainingView(ResultView):
         lists = ""
         if last["lists_4"] is not None:
             lists = f", and gives {percent(last['lists_4'])} of the values in lists of 4 pairs"
-        return f"After {last['tokens']:,} tokens, {last['model']} predicts unread text with {loss}{lists}."
+        return (
+            f"After {last['tokens']:,} tokens, {last['model']} predicts unread text with "
+            f"{loss}{lists}."
+        )
 
     @cached_property
     def display_tables(self) -> dict[str, Table]:
@@ -301,7 +318,10 @@ class TrainingView(ResultView):
         step = max(1, len(rows) // _POINTS)
         lists = "" if rows[0]["lists_4"] is None else "lists_4 lists_16"
         columns = f"step tokens loss_nats learning_rate {lists}"
-        caption = "Loss: the mean over the steps since the previous row. Every sequence is read once, so this is the loss on unread text."
+        caption = (
+            "Loss: the mean over the steps since the previous row. Every sequence is read once, "
+            "so this is the loss on unread text."
+        )
         some, title = rows[::-1][::step][::-1], f"Training of {rows[0]['model']}"
         return {"training": Table.from_rows(title, columns, some, caption)}
 
@@ -310,7 +330,9 @@ class TrainingView(ResultView):
         points = []
         for row in tables.training.to_dicts():
             words = {"at": f"{row['tokens']:,} tokens", "shown": f"{row['loss_nats']:.3f}"}
-            points.append({"model": row["model"], "x": row["tokens"], "y": row["loss_nats"], **words})
+            points.append(
+                {"model": row["model"], "x": row["tokens"], "y": row["loss_nats"], **words}
+            )
         model = points[0]["model"]
         drawn = line_chart(
             points,
@@ -341,8 +363,17 @@ class TrainingView(ResultView):
         optimiser = f"Muon at {recipe['muon']:g} for matrices, AdamW" if recipe["muon"] else "AdamW"
         lists = ", key-value lists before and among the text" if recipe["lists"] else ""
         return {
-            "Model": f"{options['model']}, {self.manifest['parameters']:,} parameters, seed {options['seed']}",
-            "Text": f"{self.manifest['tokens']:,} tokens in sequences of {options['seq_len']:,}, {recipe['batch']} a step",
-            "Recipe": f"{optimiser} at {recipe['learning_rate']:g}, {recipe['decay']} decay to {recipe['lowest']:g}{lists}",
+            "Model": (
+                f"{options['model']}, {self.manifest['parameters']:,} parameters, seed "
+                f"{options['seed']}"
+            ),
+            "Text": (
+                f"{self.manifest['tokens']:,} tokens in sequences of {options['seq_len']:,}, "
+                f"{recipe['batch']} a step"
+            ),
+            "Recipe": (
+                f"{optimiser} at {recipe['learning_rate']:g}, {recipe['decay']} decay to "
+                f"{recipe['lowest']:g}{lists}"
+            ),
             "Machine": self.manifest["machine"],
         }

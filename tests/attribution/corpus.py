@@ -1,4 +1,5 @@
-"""Folders of slices made for a test: labels of a few tokens, models' NLLs of them, and comparisons of these."""
+"""Folders of slices made for a test: labels of a few tokens, models' NLLs of them, and comparisons
+of these."""
 
 from __future__ import annotations
 
@@ -19,14 +20,16 @@ from tests.planted import gap_manifest, labels_manifest, scores_manifest
 from tests.slicing.references import label_bigrams_reference
 
 Token = tuple[int, int, str, int | None, int]
-"""Sequence, position (from 1), source, tokens back to its bigram (None: it occurs first), training count."""
+"""Sequence, position (from 1), source, tokens back to its bigram (None: it occurs first), training
+count."""
 
 
 class Corpus:
     """Tokens in `folder`, as `slice` and `score` would have written them.
 
     A match is as long as the distance is, a document is a sequence, and all ids differ, if
-    `matches`, `documents` and `ids` (previous, token) do not say otherwise. `facts`: of the labels' manifest.
+    `matches`, `documents` and `ids` (previous, token) do not say otherwise. `facts`: of the labels'
+    manifest.
     """
 
     def __init__(
@@ -98,26 +101,33 @@ class Corpus:
         ]
         return self._write(f"scores/{model}", "scores", rows, scores_manifest(model, **facts))
 
-    def _write(self, name: str, layout: str, rows: list[dict[str, Any]], facts: dict[str, Any]) -> Path:
+    def _write(
+        self, name: str, layout: str, rows: list[dict[str, Any]], facts: dict[str, Any]
+    ) -> Path:
         table, path = (
             pa.Table.from_pylist(rows, arrow_schema(layout)),
             self.folder / f"{name}.parquet",
         )
         ends = [*self._starts[1:], len(rows)]
-        parts = [table.slice(start, end - start) for start, end in zip(self._starts, ends, strict=True)]
+        parts = [
+            table.slice(start, end - start) for start, end in zip(self._starts, ends, strict=True)
+        ]
         parquet_files.write_parquet(path, parts, table.schema, {"num_rows": len(rows), **facts})
         return path
 
 
 def random_corpus(folder: Path, seed: int, *, sequences: int = 12, length: int = 20) -> Corpus:
-    """Few ids, labelled as the references label them, in documents of very different lengths from three sources."""
+    """Few ids, labelled as the references label them, in documents of very different lengths from
+    three sources."""
     rng = np.random.default_rng(seed)
     texts = [rng.integers(0, 5, rng.integers(2, length + 1)).tolist() for _ in range(sequences)]
     labels = itertools.chain.from_iterable(map(label_bigrams_reference, texts))
     back = [distance if distance > 0 else None for distance, *_ in labels]
     size = len(back)
     documents = np.cumsum(rng.random(size) < rng.choice([0.02, 0.3], size)).tolist()
-    places = [(sequence, place) for sequence, text in enumerate(texts) for place in range(1, len(text))]
+    places = [
+        (sequence, place) for sequence, text in enumerate(texts) for place in range(1, len(text))
+    ]
     sources = ["abca"[document % 4] for document in documents]
     counts = rng.choice([0, 1, 4, 5, 6, 1250, 1251, 10**7], size).tolist()
     return Corpus(
@@ -132,16 +142,19 @@ def random_corpus(folder: Path, seed: int, *, sequences: int = 12, length: int =
     )
 
 
-# --------------------------------------------------------------------------------- comparisons of known models
+# ---------------------------------------------------------------------- comparisons of known models
 
 SIZE = 8
-"""Tokens of a document: a first occurrence, its two returns, AR hits, another repeated token, and four that repeat nothing."""
+"""Tokens of a document: a first occurrence, its two returns, AR hits, another repeated token, and
+four that repeat nothing."""
 
 
 class Model(NamedTuple):
-    """Mean probabilities of AR hits and of the first occurrences of their bigrams; nats above the reference on other tokens.
+    """Mean probabilities of AR hits and of the first occurrences of their bigrams; nats above the
+    reference on other tokens.
 
-    In half of the documents AR hits are so much more probable and in half so much less, as a part of it; so are other nats.
+    In half of the documents AR hits are so much more probable and in half so much less, as a part
+    of it; so are other nats.
     """
 
     hit: float = 0.5
@@ -172,16 +185,21 @@ def scored(
 ) -> tuple[Path, dict[str, Path]]:
     """Labels, and the score file of each model; sources take turns after two documents.
 
-    Only the first `with_hits` documents repeat anything. `facts`: of the labels, beside a largest training count of 8.
+    Only the first `with_hits` documents repeat anything. `facts`: of the labels, beside a largest
+    training count of 8.
     """
     back, counts = (None, 1, 2, 1, *[None] * 4), (9, 0, 3, 2000, 5, 5000, 5, 5000)
     tokens: list[Token] = []
     for document in range(documents):
         source = ("books", "letters")[document // 2 % 2]
         own = back if document < with_hits else [None] * SIZE
-        tokens += [(document, place + 1, source, own[place], counts[place]) for place in range(SIZE)]
+        tokens += [
+            (document, place + 1, source, own[place], counts[place]) for place in range(SIZE)
+        ]
     corpus = Corpus(folder, tokens, rows_per_group=100, **{"max_count": 8, **facts})
-    return corpus.path, {name: corpus.score(name, model.nlls(documents)) for name, model in models.items()}
+    return corpus.path, {
+        name: corpus.score(name, model.nlls(documents)) for name, model in models.items()
+    }
 
 
 def compared(

@@ -1,4 +1,5 @@
-"""The measure on one page: the figures of any rows of tokens, from labels and NLLs, by their definitions alone."""
+"""The measure on one page: the figures of any rows of tokens, from labels and NLLs, by their
+definitions alone."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ VALUES = pl.col("tokens", r"^(first_)?(nll|p)_\d+$")
 
 
 class Oracle:
-    """Tokens with the NLLs and probabilities of models 0 (the reference), 1 ..., and those at first occurrences."""
+    """Tokens with the NLLs and probabilities of models 0 (the reference), 1 ..., and those at first
+    occurrences."""
 
     def __init__(
         self,
@@ -46,7 +48,8 @@ class Oracle:
         return {name: sums[name].to_numpy() for name in sums.columns[1:]}
 
     def ratio(self, parts: np.ndarray, wholes: np.ndarray, *sizes: np.ndarray) -> list[float]:
-        """A ratio of two sums, and the expanded percentiles of it over resampled clusters of these `sizes`."""
+        """A ratio of two sums, and the expanded percentiles of it over resampled clusters of these
+        `sizes`."""
         if wholes.sum() == 0 or sizes[0].sum() == 0:
             return [math.nan] * 3
         value = parts.sum() / wholes.sum()
@@ -79,11 +82,15 @@ class Oracle:
         if not ratios["gain_reference"][1] > 0.001:
             ratios["retained"] = [math.nan] * 3
         figures = {
-            f"{name}{end}": value for name, values in ratios.items() for end, value in zip(("", "_ci_low", "_ci_high"), values, strict=True)
+            f"{name}{end}": value
+            for name, values in ratios.items()
+            for end, value in zip(("", "_ci_low", "_ci_high"), values, strict=True)
         }
         for name in ("nll", "p", "first_p"):
             for side, scores in (("reference", 0), ("model", model)):
-                figures[f"{name}_{side}"] = own[f"{name}_{scores}"].sum() / number if number else math.nan
+                figures[f"{name}_{side}"] = (
+                    own[f"{name}_{scores}"].sum() / number if number else math.nan
+                )
         return figures | {
             "tokens": number,
             "share_of_tokens": number / every["tokens"].sum(),

@@ -1,4 +1,5 @@
-"""Figures of comparisons: every point is a figure of the tables, a model looks the same in all of them, and any name is text."""
+"""Figures of comparisons: every point is a figure of the tables, a model looks the same in all of
+them, and any name is text."""
 
 from __future__ import annotations
 
@@ -44,10 +45,17 @@ def renamed(comparison: Comparison, reference: str, models: list[str]) -> Compar
 
     def copied(frame):
         parts = zip(copies, models, strict=True)
-        return pl.concat([frame.filter(model=old).with_columns(model=pl.lit(new), reference=pl.lit(reference)) for old, new in parts])
+        return pl.concat(
+            [
+                frame.filter(model=old).with_columns(model=pl.lit(new), reference=pl.lit(reference))
+                for old, new in parts
+            ]
+        )
 
     frames = {name: copied(frame) for name, frame in comparison.tables.frames().items()}
-    return replace(comparison, reference=reference, models=models, tables=type(comparison.tables)(**frames))
+    return replace(
+        comparison, reference=reference, models=models, tables=type(comparison.tables)(**frames)
+    )
 
 
 def test_every_figure_is_there_and_says_what_its_axes_are(comparison):
@@ -72,7 +80,12 @@ def test_the_picture_of_the_answer_has_its_probabilities(comparison):
         ("o", 0): pytest.approx(0.1),
         ("o", 1): pytest.approx(0.2),
     }
-    labels = {"ref 50 %": "reference", "m 20 %": "25 % retained", "n 80 %": "175 % retained", "o 20 %": "25 % retained"}
+    labels = {
+        "ref 50 %": "reference",
+        "m 20 %": "25 % retained",
+        "n 80 %": "175 % retained",
+        "o 20 %": "25 % retained",
+    }
     assert {row["text"]: row["retained"] for row in points} == labels
     assert {"10 %", *labels, *labels.values()} <= set(texts(svg(drawn(comparison)["recall"])))
 
@@ -84,7 +97,9 @@ def test_labels_of_the_picture_are_apart_in_the_order_of_their_lines(comparison,
     height, most = specification(figure)["height"], max(row["y"] for row in points)
     places = sorted((row["place"], row["y"]) for row in points)
     assert [y for _, y in places] == sorted(y for _, y in places)
-    apart = [height * (above - below) / most for (below, _), (above, _) in itertools.pairwise(places)]
+    apart = [
+        height * (above - below) / most for (below, _), (above, _) in itertools.pairwise(places)
+    ]
     assert min(apart) > 27
     assert height * places[0][0] / most > 13
     assert places[-1][0] <= most
@@ -116,7 +131,10 @@ def test_lines_have_every_bucket_of_the_table(comparison, name, what, value, uni
                     tip,
                 )
     points = data(drawn(comparison)[name])
-    assert {(row["panel"], row["model"], row["x"]): (row["y"], row["few"], row["tip"].split(", ", 1)[1]) for row in points} == expected
+    assert {
+        (row["panel"], row["model"], row["x"]): (row["y"], row["few"], row["tip"].split(", ", 1)[1])
+        for row in points
+    } == expected
 
 
 def test_thresholds_have_what_is_retained_and_shares_that_mean_something(comparison):
@@ -127,8 +145,13 @@ def test_thresholds_have_what_is_retained_and_shares_that_mean_something(compari
                 ends = [row[f"{name}{end}"] for end in ("", "_ci_low", "_ci_high")]
                 expected[panel, row["model"], row["threshold"]] = ends
     points = data(drawn(comparison)["by_threshold"])
-    assert {(row["panel"], row["model"], row["x"]): [row["y"], row["low"], row["high"]] for row in points} == expected
-    assert {row["tip"] for row in points if row["x"] == 8} >= {"m, up to 8 (80 AR hits): 25.0 % (25.0 to 25.0 %)"}
+    assert {
+        (row["panel"], row["model"], row["x"]): [row["y"], row["low"], row["high"]]
+        for row in points
+    } == expected
+    assert {row["tip"] for row in points if row["x"] == 8} >= {
+        "m, up to 8 (80 AR hits): 25.0 % (25.0 to 25.0 %)"
+    }
 
 
 @pytest.mark.parametrize(

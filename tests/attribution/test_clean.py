@@ -1,4 +1,5 @@
-"""The gap without tokens that are in the training text, and what is said of them; its figures are in test_tables."""
+"""The gap without tokens that are in the training text, and what is said of them; its figures are
+in test_tables."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def copied(tmp_path_factory):
     mixed = write_jsonl(folder / "mixed.jsonl", [*valid[:7], *train[:4], *valid[7:]], "mixed")
     sources = [str(mixed), str(write_jsonl(folder / "copied.jsonl", train[20:23], "copied"))]
     recallkit.count(text, folder / "counts.duckdb")
-    recallkit.slice(sources, folder / "slices", counts=folder / "counts.duckdb", max_count=20, seq_len=64)
+    recallkit.slice(
+        sources, folder / "slices", counts=folder / "counts.duckdb", max_count=20, seq_len=64
+    )
     return folder / "slices"
 
 
@@ -39,15 +42,21 @@ def test_clean_is_another_question(copied, tokens):
     marked = tokens["in_training"] > 0
     assert 0.25 < marked.mean() < 0.5
     assert clean.gap["tokens"][0] == (~marked).sum() < plain.gap["tokens"][0]
-    # The end token of its last document ends the text, but not the training text: there it is in no n-gram of both.
+    # The end token of its last document ends the text, but not the training text: there it is in no
+    # n-gram of both.
     assert clean.gap.filter(source="copied", slice="all")["tokens"].sum() <= 1
-    folders = [attribution.gap_path(copied, MODELS[0], MODELS[1:], attribution.GapQuestion(clean=flag)) for flag in (False, True)]
+    folders = [
+        attribution.gap_path(copied, MODELS[0], MODELS[1:], attribution.GapQuestion(clean=flag))
+        for flag in (False, True)
+    ]
     assert [read_comparison(folder).manifest.get("clean") for folder in folders] == [None, True]
     assert read_comparison(folders[1]).tables.gap.equals(clean.gap)
     with pytest.raises(UserError, match="differs in clean"):
         recallkit.gap(*MODELS, slices=copied, clean=True, out=folders[0])
     # A slice of the same tokens has the same figures, but for its share of the tokens.
-    by_slice = recallkit.gap(*MODELS, slices=copied, slice="new=in_training = 0").gap.filter(source="ALL", slice="new")
+    by_slice = recallkit.gap(*MODELS, slices=copied, slice="new=in_training = 0").gap.filter(
+        source="ALL", slice="new"
+    )
     for name in ("tokens", "nll_reference", "nll_model", "delta_nll"):
         assert by_slice[name][0] == pytest.approx(clean.gap[name][0], rel=1e-12)
 
@@ -65,7 +74,12 @@ def test_what_is_said_of_copies(copied, tokens, run, clean):
     assert done.returncode == 0, done.stderr
     assert ("Recall gain beside causal recall" in done.stdout) != clean, "that is of all AR hits"
     view = ComparisonView(
-        read_comparison(attribution.gap_path(copied, MODELS[0], MODELS[1:], attribution.GapQuestion(clean=clean)), copied)
+        read_comparison(
+            attribution.gap_path(
+                copied, MODELS[0], MODELS[1:], attribution.GapQuestion(clean=clean)
+            ),
+            copied,
+        )
     )
     assert [view.json()[name] for name in ("in_training", "clean")] == [facts, clean]
     caption = view.display_tables["gap"].caption
@@ -74,5 +88,7 @@ def test_what_is_said_of_copies(copied, tokens, run, clean):
 
 
 def test_ablation_without_copies_counts_no_copied_token(copied, tokens):
-    ablation = recallkit.ablate("zoo:base-conv-selective", slices=copied, mixers="1", clean=True).ablation
+    ablation = recallkit.ablate(
+        "zoo:base-conv-selective", slices=copied, mixers="1", clean=True
+    ).ablation
     assert ablation["tokens"].max() == (tokens["in_training"] == 0).sum()

@@ -1,4 +1,5 @@
-"""Comparisons read back: the right tables of the right slices, or one line that says what is wrong."""
+"""Comparisons read back: the right tables of the right slices, or one line that says what is
+wrong."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ MODELS = ("control:bigram", "control:unigram")
 def once(small_slices, tmp_path_factory) -> Path:
     """A slice directory with a comparison."""
     ignored = shutil.ignore_patterns("scores", "gap", "intervene", "ablation", "track")
-    folder = Path(shutil.copytree(small_slices, tmp_path_factory.mktemp("once") / "slices", ignore=ignored))
+    folder = Path(
+        shutil.copytree(small_slices, tmp_path_factory.mktemp("once") / "slices", ignore=ignored)
+    )
     attribution.gap("control:recall", MODELS[::-1], folder)
     return folder
 
@@ -39,7 +42,9 @@ def compared(slices) -> Path:
 
 def change_manifest(path: Path, **facts: object) -> None:
     table = pl.read_parquet(path).to_arrow()
-    parquet_files.write_parquet(path, [table], table.schema, {**parquet_files.read_manifest(path), **facts})
+    parquet_files.write_parquet(
+        path, [table], table.schema, {**parquet_files.read_manifest(path), **facts}
+    )
 
 
 def test_a_comparison_is_what_was_written(compared, slices):
@@ -50,9 +55,14 @@ def test_a_comparison_is_what_was_written(compared, slices):
         assert comparison.models == list(MODELS), "the best first, however they were named"
         frames = comparison.tables.frames()
         assert set(frames) == {path.stem for path in compared.glob("*.parquet")}
-        assert all(frame.equals(pl.read_parquet(compared / f"{name}.parquet")) for name, frame in frames.items())
+        assert all(
+            frame.equals(pl.read_parquet(compared / f"{name}.parquet"))
+            for name, frame in frames.items()
+        )
     totals = comparison.totals
-    assert set(totals) == {(model, kind) for model in MODELS for kind in ("all", "ar_hit", "other", "repeated")}
+    assert set(totals) == {
+        (model, kind) for model in MODELS for kind in ("all", "ar_hit", "other", "repeated")
+    }
     assert all(row["source"] == "ALL" for row in totals.values())
 
 
@@ -104,7 +114,9 @@ def test_of_several_comparisons_one_is_to_be_named(compared, slices, tmp_path):
             find_comparison(empty)
 
 
-def test_slices_are_the_ones_around_it_or_those_that_are_named(compared, slices, small_slices, tmp_path):
+def test_slices_are_the_ones_around_it_or_those_that_are_named(
+    compared, slices, small_slices, tmp_path
+):
     away = Path(shutil.move(compared, tmp_path / "away"))
     assert read_comparison(away).slices is None
     assert read_comparison(away, slices).slices == slices

@@ -1,4 +1,5 @@
-"""What is gained from far context: known gains come out, every figure is that of its tokens, and windows are what they are said to be."""
+"""What is gained from far context: known gains come out, every figure is that of its tokens, and
+windows are what they are said to be."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import recallkit
-from recallkit.attribution.context_gain import ALPHA, BETA, CLASSES, GAINS, KEY_TOKENS, context_gains
+from recallkit.attribution.context_gain import (
+    ALPHA,
+    BETA,
+    CLASSES,
+    GAINS,
+    KEY_TOKENS,
+    context_gains,
+)
 from recallkit.errors import UsageError, UserError
 from recallkit.measure import shares
 from recallkit.models.control import CACHE_WEIGHT
@@ -44,7 +52,10 @@ def table_of(slices: Path, models: list[str], lasts: list[LastIds], **options) -
             scored(slices, model, last)
     full = {model: score_path(slices, model) for model in models}
     return context_gains(
-        slices / "tokens.parquet", full, {last: [score_path(slices, model, last) for model in models] for last in lasts}, **options
+        slices / "tokens.parquet",
+        full,
+        {last: [score_path(slices, model, last) for model in models] for last in lasts},
+        **options,
     )
 
 
@@ -53,29 +64,40 @@ def begins(position: int, last: LastIds) -> int:
     return max(0, (position - last.ids) // last.stride * last.stride)
 
 
-# ---------------------------------------------------------------------------------------------------------- the windows
+# -------------------------------------------------------------------------------------- the windows
 
 
 @pytest.mark.parametrize("family", ["llama", "mamba"])
 def test_a_prediction_sees_its_last_ids_and_no_others(few_slices, tiny_model, tmp_path, family):
-    """The stored NLL is that of a text which begins where the window does, also for a model with a state, and at any place."""
+    """The stored NLL is that of a text which begins where the window does, also for a model with a
+    state, and at any place."""
     from recallkit.models.loading import load_model
 
-    slices = shutil.copytree(few_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
+    slices = shutil.copytree(
+        few_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap")
+    )
     spec, last = str(tiny_model(family)), LastIds(8, 3)
     plan = plan_scores([spec], slices)[0]
     make_scores(plan)
     make_scores(plan.from_last(last))
     model, full = load_model(plan), pl.read_parquet(score_path(slices, plan.spec))
     found = pl.read_parquet(score_path(slices, plan.spec, last))
-    ids = dict(pl.read_parquet(slices / "sequences.parquet").select("sequence", "tokens").iter_rows())
+    ids = dict(
+        pl.read_parquet(slices / "sequences.parquet").select("sequence", "tokens").iter_rows()
+    )
     rows = found.filter(pl.col("sequence").is_in([0, max(ids)])).to_dicts()
-    texts = [ids[row["sequence"]][begins(row["position"], last) : row["position"] + 1] for row in rows]
-    alone = model.score(np.concatenate(texts).astype(np.uint32), offsets_of([len(text) for text in texts])).nll
+    texts = [
+        ids[row["sequence"]][begins(row["position"], last) : row["position"] + 1] for row in rows
+    ]
+    alone = model.score(
+        np.concatenate(texts).astype(np.uint32), offsets_of([len(text) for text in texts])
+    ).nll
     ends = np.cumsum([len(text) - 1 for text in texts]) - 1
     for row, text, nll in zip(rows, texts, alone[ends], strict=True):
         assert row["context"] == len(text) - 1
-        assert row["context"] == row["position"] if row["position"] < 11 else 8 <= row["context"] <= 10
+        assert (
+            row["context"] == row["position"] if row["position"] < 11 else 8 <= row["context"] <= 10
+        )
         assert row["nll"] == pytest.approx(float(nll), abs=2e-5)
     same = found["context"] == full["context"]
     assert (found["nll"] - full["nll"]).filter(same).abs().max() < 2e-5
@@ -83,31 +105,51 @@ def test_a_prediction_sees_its_last_ids_and_no_others(few_slices, tiny_model, tm
 
 
 def test_a_quarter_of_the_ids_is_the_stride_and_each_number_is_read_once():
-    assert choose_last([128, 8, 8, 1, 3]) == [LastIds(1, 1), LastIds(3, 1), LastIds(8, 2), LastIds(128, 32)]
+    assert choose_last([128, 8, 8, 1, 3]) == [
+        LastIds(1, 1),
+        LastIds(3, 1),
+        LastIds(8, 2),
+        LastIds(128, 32),
+    ]
     assert choose_last([32, 8], 1) == [LastIds(8, 1), LastIds(32, 1)]
 
 
-# ---------------------------------------------------------------------------------------------------------- known truth
+# -------------------------------------------------------------------------------------- known truth
 
 
 def test_a_bigram_model_gains_nothing_and_a_cache_what_its_formula_says(small_slices):
-    """p = 0.65 p_bigram + 0.35 [the id is what followed the latest earlier occurrence of the last one in what is read]."""
-    ids = dict(pl.read_parquet(small_slices / "sequences.parquet").select("sequence", "tokens").iter_rows())
+    """p = 0.65 p_bigram + 0.35 [the id is what followed the latest earlier occurrence of the last
+    one in what is read]."""
+    ids = dict(
+        pl.read_parquet(small_slices / "sequences.parquet").select("sequence", "tokens").iter_rows()
+    )
     bigram = scored(small_slices, BIGRAM)
     for last in LASTS:
         assert scored(small_slices, BIGRAM, last)["nll"].equals(bigram["nll"])
         found = scored(small_slices, CACHE, last)
-        for row, probability in zip(found.iter_rows(named=True), np.exp(-bigram["nll"].to_numpy().astype(np.float64)), strict=True):
+        for row, probability in zip(
+            found.iter_rows(named=True),
+            np.exp(-bigram["nll"].to_numpy().astype(np.float64)),
+            strict=True,
+        ):
             own, position = ids[row["sequence"]], row["position"]
-            followed = [own[at + 1] for at in range(begins(position, last), position - 1) if own[at] == own[position - 1]]
+            followed = [
+                own[at + 1]
+                for at in range(begins(position, last), position - 1)
+                if own[at] == own[position - 1]
+            ]
             if followed:
-                probability = (1 - CACHE_WEIGHT) * probability + CACHE_WEIGHT * (followed[-1] == own[position])
+                probability = (1 - CACHE_WEIGHT) * probability + CACHE_WEIGHT * (
+                    followed[-1] == own[position]
+                )
             assert row["nll"] == pytest.approx(-math.log(probability), abs=1e-5)
     table = table_of(small_slices, [CACHE, BIGRAM], LASTS)
     assert table["context_gain_model"].drop_nulls().eq(0).all()
     assert table["context_gain_reference"].max() > 1
     whole = table.filter(pl.col("reference_gains").is_null(), slice="all")
-    assert whole["far_share"][0] == pytest.approx(1, abs=1e-6), "the last id alone is all that a bigram model reads"
+    assert whole["far_share"][0] == pytest.approx(1, abs=1e-6), (
+        "the last id alone is all that a bigram model reads"
+    )
     assert whole["far_share"].is_sorted(descending=True)
 
 
@@ -117,64 +159,130 @@ def test_every_figure_is_that_of_the_tokens_themselves(small_slices, models):
     last, most = LastIds(4, 1), manifest_of(small_slices)["max_count"]
     table = table_of(small_slices, list(models), [last])
     labels = pl.read_parquet(small_slices / "tokens.parquet")
-    kind = pl.when(~pl.col("repeated")).then(2).when(pl.col("train_count") <= most).then(0).otherwise(1)
-    of_files = {"r": (models[0], None), "rs": (models[0], last), "m": (models[1], None), "ms": (models[1], last)}
-    nlls = [scored(small_slices, *of)["nll"].cast(float).rename(name) for name, of in of_files.items()]
+    kind = (
+        pl.when(~pl.col("repeated"))
+        .then(2)
+        .when(pl.col("train_count") <= most)
+        .then(0)
+        .otherwise(1)
+    )
+    of_files = {
+        "r": (models[0], None),
+        "rs": (models[0], last),
+        "m": (models[1], None),
+        "ms": (models[1], last),
+    }
+    nlls = [
+        scored(small_slices, *of)["nll"].cast(float).rename(name) for name, of in of_files.items()
+    ]
     tokens = labels.select(kind=kind).with_columns(*nlls)
     gained, by_model = pl.col("rs") - pl.col("r"), pl.col("ms") - pl.col("m")
-    tokens = tokens.with_columns(gains=gained >= 1, key=(gained > 2) & (pl.col("r") < 2), far=gained - by_model, mirror=by_model >= 1)
+    tokens = tokens.with_columns(
+        gains=gained >= 1,
+        key=(gained > 2) & (pl.col("r") < 2),
+        far=gained - by_model,
+        mirror=by_model >= 1,
+    )
     whole = (tokens["m"] - tokens["r"]).sum()
     for row in table.iter_rows(named=True):
         of_class = tokens.filter(key=True) if row["slice"] == KEY_TOKENS else tokens
-        of_class = of_class.filter(kind=list(CLASSES).index(row["slice"])) if row["slice"] in CLASSES else of_class
-        own = of_class if row["reference_gains"] is None else of_class.filter(gains=row["reference_gains"])
+        of_class = (
+            of_class.filter(kind=list(CLASSES).index(row["slice"]))
+            if row["slice"] in CLASSES
+            else of_class
+        )
+        own = (
+            of_class
+            if row["reference_gains"] is None
+            else of_class.filter(gains=row["reference_gains"])
+        )
         mirror = -of_class.filter(mirror=True)["far"].sum() / whole
-        assert row["mirror_share"] == (pytest.approx(mirror, abs=1e-9) if row["reference_gains"] else None)
+        assert row["mirror_share"] == (
+            pytest.approx(mirror, abs=1e-9) if row["reference_gains"] else None
+        )
         assert row["tokens"] == len(own)
-        assert row["far_share"] == (pytest.approx(own["far"].sum() / whole, abs=1e-9) if len(own) else None)
+        assert row["far_share"] == (
+            pytest.approx(own["far"].sum() / whole, abs=1e-9) if len(own) else None
+        )
         if len(own):
             r, rs, m, ms = (own[name].to_numpy() for name in of_files)
-            expected = [(rs - r).mean(), (ms - m).mean(), (m - r).mean(), (ms - rs).mean(), own["far"].mean()]
+            expected = [
+                (rs - r).mean(),
+                (ms - m).mean(),
+                (m - r).mean(),
+                (ms - rs).mean(),
+                own["far"].mean(),
+            ]
             assert [row[name] for name in SUMS] == pytest.approx(expected, abs=1e-9)
-            assert row["ppl_model"] == pytest.approx(math.exp(m.mean()), rel=1e-9), "of key tokens: LongPPL"
+            assert row["ppl_model"] == pytest.approx(math.exp(m.mean()), rel=1e-9), (
+                "of key tokens: LongPPL"
+            )
     assert (table.filter(slice=KEY_TOKENS)["tokens"][0] > 20) == (models[0] == CACHE)
     assert table["mirror_share"].abs().max() > 0.01 or models[1] == UNIGRAM
 
 
 def is_key(full: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Which tokens the query calls key tokens, bool (n,), by the evaluator's NLLs: each token is a cluster of its own."""
-    columns = {"cluster": np.arange(len(full)), "repeated": np.ones(len(full), bool), "ar_hit": np.ones(len(full), bool)}
+    """Which tokens the query calls key tokens, bool (n,), by the evaluator's NLLs: each token is a
+    cluster of its own."""
+    columns = {
+        "cluster": np.arange(len(full)),
+        "repeated": np.ones(len(full), bool),
+        "ar_hit": np.ones(len(full), bool),
+    }
     nlls = {"nll_0": full, "nll_1": full, "nll_2": last, "nll_3": last}
     with db.connect(threads=1) as database:
         database.register("tokens", pa.table({**columns, **nlls}))
-        asked = database.sql(db.query("measure/sum_by_gain"), params={"gains": GAINS, "alpha": ALPHA, "beta": BETA})
+        asked = database.sql(
+            db.query("measure/sum_by_gain"), params={"gains": GAINS, "alpha": ALPHA, "beta": BETA}
+        )
         return asked.pl().sort("cluster")["is_key"].to_numpy()
 
 
 def test_key_tokens_are_strictly_above_both_thresholds():
-    """LongPPL: the difference is above 2 nats, and the log-probability with all of the context above -2."""
+    """LongPPL: the difference is above 2 nats, and the log-probability with all of the context
+    above -2."""
     full, last = np.array([[1.9, 1.9, 2.0, 0.0, 0.5], [4.0, 3.9, 4.5, 2.0, 2.75]], np.float32)
     assert is_key(full, last).tolist() == [True, False, False, False, True]
 
 
-# -------------------------------------------------------------------------------------------------- intervals, the command
+# --------------------------------------------------------------------------- intervals, the command
 
 
 @pytest.mark.parametrize("cluster", ["document", "sequence", "source"])
 def test_intervals_are_of_the_same_resamples_as_those_of_the_gap(small_slices, tmp_path, cluster):
-    tables = recallkit.gap(CACHE, BIGRAM, slices=small_slices, cluster=cluster, context_gain=[4, 20], out=tmp_path / "gap")
-    whole, gap = tables.by_context.filter(pl.col("reference_gains").is_null(), slice="all"), tables.gap.row(0, named=True)
+    tables = recallkit.gap(
+        CACHE,
+        BIGRAM,
+        slices=small_slices,
+        cluster=cluster,
+        context_gain=[4, 20],
+        out=tmp_path / "gap",
+    )
+    whole, gap = (
+        tables.by_context.filter(pl.col("reference_gains").is_null(), slice="all"),
+        tables.gap.row(0, named=True),
+    )
     for row in whole.iter_rows(named=True):
-        for name in ("delta_nll", "delta_nll_ci_low", "delta_nll_ci_high", "clusters", "effective_clusters"):
+        for name in (
+            "delta_nll",
+            "delta_nll_ci_low",
+            "delta_nll_ci_high",
+            "clusters",
+            "effective_clusters",
+        ):
             assert row[name] == pytest.approx(gap[name], abs=1e-12)
     rows = tables.by_context.filter(pl.col("far_share_ci_low").is_not_null())
     assert rows.is_empty() == (cluster == "source")
     for name in ("far_gap", "far_share", "context_gain_reference", "local_gap"):
-        assert rows.select(pl.col(name).is_between(f"{name}_ci_low", f"{name}_ci_high").all()).item()
+        assert rows.select(
+            pl.col(name).is_between(f"{name}_ci_low", f"{name}_ci_high").all()
+        ).item()
 
 
 def test_copies_of_training_text_are_left_out(small_slices, tmp_path):
-    slices = shutil.copytree(small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
+    slices = shutil.copytree(
+        small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap")
+    )
     path = slices / "tokens.parquet"
     labels, manifest = pq.read_table(path), parquet_files.read_manifest(path)
     marks = pa.array([13 * (row % 5 == 0) for row in range(len(labels))], pa.int8())
@@ -194,7 +302,9 @@ def test_copies_of_training_text_are_left_out(small_slices, tmp_path):
 
 
 def test_the_command_keeps_both_scores_and_shows_the_tables(small_slices, tmp_path):
-    slices = shutil.copytree(small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
+    slices = shutil.copytree(
+        small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap")
+    )
     plain = recallkit.gap(CACHE, [BIGRAM, UNIGRAM], slices=slices)
     assert plain.by_context is None
     full = {path: path.read_bytes() for path in (slices / "scores").glob("*.parquet")}
@@ -211,14 +321,16 @@ def test_the_command_keeps_both_scores_and_shows_the_tables(small_slices, tmp_pa
     read = recallkit.read_comparison(found[0])
     assert read.tables.by_context.equals(tables.by_context)
     assert read.manifest["context_gain"] == [[4, 1], [16, 4]]
-    page = sections.tables_section(read, {}).body
+    page = sections.tables_section(read, {}).html
     for text in ("The far gap by class of token", "Mirror: the same share", "LongPPL"):
         assert text in page
     assert words.commands(read, None)[1].endswith("--slices DIR --context-gain 4,16")
 
 
 def test_what_cannot_be_asked_is_one_line(small_slices, tiny_model, tmp_path):
-    with pytest.raises(UserError, match=r"windows of 79 ids contain whole sequences of 64 predictions"):
+    with pytest.raises(
+        UserError, match=r"windows of 79 ids contain whole sequences of 64 predictions"
+    ):
         recallkit.gap(CACHE, BIGRAM, slices=small_slices, context_gain=64)
     with pytest.raises(UsageError, match="goes with --context-gain"):
         recallkit.gap(CACHE, BIGRAM, slices=small_slices, context_stride=1)

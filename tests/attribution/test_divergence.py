@@ -1,4 +1,5 @@
-"""Divergences by slice, distance and position: known ones come out, and what is said of them holds in no other case."""
+"""Divergences by slice, distance and position: known ones come out, and what is said of them holds
+in no other case."""
 
 from __future__ import annotations
 
@@ -23,12 +24,21 @@ MODELS = {"thrice": 3, "twice": 2, "same": 1, "half": 0.5}
 
 def planted(slices: Path, folder: Path, name: str, kl: np.ndarray, agrees: np.ndarray) -> Path:
     """A file of these divergences."""
-    keys, schema = pl.read_parquet(slices / "tokens.parquet", columns=["sequence", "position"]), schemas.arrow_schema("divergence")
-    columns = [*(keys[name].to_arrow() for name in keys.columns), pa.array(kl.astype(np.float32)), pa.array(agrees)]
+    keys, schema = (
+        pl.read_parquet(slices / "tokens.parquet", columns=["sequence", "position"]),
+        schemas.arrow_schema("divergence"),
+    )
+    columns = [
+        *(keys[name].to_arrow() for name in keys.columns),
+        pa.array(kl.astype(np.float32)),
+        pa.array(agrees),
+    ]
     labels = parquet_files.read_manifest(slices / "tokens.parquet")
     same = {field: labels[field] for field in ("sequences_digest", "num_rows")}
     facts = scores_manifest(name, kind="divergence", **same)
-    parquet_files.write_parquet(folder / f"{name}.parquet", [pa.Table.from_arrays(columns, schema=schema)], schema, facts)
+    parquet_files.write_parquet(
+        folder / f"{name}.parquet", [pa.Table.from_arrays(columns, schema=schema)], schema, facts
+    )
     return folder / f"{name}.parquet"
 
 
@@ -39,7 +49,8 @@ def labels(small_slices) -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def made(small_slices, labels, tmp_path_factory) -> tuple[pl.DataFrame, dict[str, np.ndarray]]:
-    """The table of four models, and their divergences: 3, 2, 1 and 1/2 times as large in AR hits as elsewhere, but for some noise."""
+    """The table of four models, and their divergences: 3, 2, 1 and 1/2 times as large in AR hits as
+    elsewhere, but for some noise."""
     folder, rng = tmp_path_factory.mktemp("planted"), np.random.default_rng(5)
     hit = labels["ar_hit"].to_numpy()
     noise = rng.uniform(0.99, 1.01, len(hit))
@@ -63,7 +74,9 @@ def test_means_and_quantiles_are_those_of_numpy(made, labels):
         assert row["share_of_tokens"] == pytest.approx(len(of) / len(hit))
         assert row["kl"] == pytest.approx(of.mean(), rel=1e-9)
         assert row["kl_ci_low"] < row["kl"] < row["kl_ci_high"]
-        assert row["agreement"] == pytest.approx(values["agrees"][inside[row["slice"]]].mean(), rel=1e-9)
+        assert row["agreement"] == pytest.approx(
+            values["agrees"][inside[row["slice"]]].mean(), rel=1e-9
+        )
         for name, rank in QUANTILES.items():
             assert row[name] == pytest.approx(np.quantile(of, rank), rel=1e-9)
 
@@ -75,10 +88,16 @@ def test_buckets_partition_their_slices(made, labels):
         rows = table.filter(by=by, model="thrice")
         place = labels[by].fill_null(0).to_numpy()
         for row in rows.to_dicts():
-            inside = (place >= row["low"]) & (place <= row["high"]) & (labels["ar_hit"].to_numpy() == (row["slice"] == "ar_hit"))
+            inside = (
+                (place >= row["low"])
+                & (place <= row["high"])
+                & (labels["ar_hit"].to_numpy() == (row["slice"] == "ar_hit"))
+            )
             assert row["tokens"] == inside.sum()
             assert row["kl"] == pytest.approx(kl[inside].mean(), rel=1e-6)
-        assert rows["tokens"].sum() == (labels["repeated"].sum() if by == "distance" else len(labels))
+        assert rows["tokens"].sum() == (
+            labels["repeated"].sum() if by == "distance" else len(labels)
+        )
         assert rows["kl_p50"].is_null().all()
 
 
@@ -99,11 +118,19 @@ def sentence(table: pl.DataFrame, *models: str) -> str:
     return in_a_sentence(table.filter(pl.col("model").is_in(models)))
 
 
-def test_the_sentence_is_of_all_models_and_names_who_does_not_differ_more_where_recall_is_needed(made):
+def test_the_sentence_is_of_all_models_and_names_who_does_not_differ_more_where_recall_is_needed(
+    made,
+):
     table, _ = made
-    per_hit = "On AR hits, the KL divergence of {} from ref is {} times that at the first occurrences of their bigrams"
+    per_hit = (
+        "On AR hits, the KL divergence of {} from ref is {} times that at the first occurrences "
+        "of their bigrams"
+    )
     assert sentence(table, "thrice") == f"{per_hit.format('thrice', '3.0')}."
-    assert sentence(table, "twice", "thrice") == f"{per_hit.format('2 models', '2.0 (twice) to 3.0 (thrice)')}."
+    assert (
+        sentence(table, "twice", "thrice")
+        == f"{per_hit.format('2 models', '2.0 (twice) to 3.0 (thrice)')}."
+    )
     unresolved = "; it is not significantly larger for "
     every = per_hit.format("4 models", "0.5 (half) to 3.0 (thrice)")
     assert sentence(table, *MODELS) == f"{every}{unresolved}same, half."
@@ -111,8 +138,13 @@ def test_the_sentence_is_of_all_models_and_names_who_does_not_differ_more_where_
     no_interval = table.with_columns(ratio_ci_low=None, ratio_ci_high=None)
     assert sentence(no_interval, "thrice").endswith(f"{unresolved}thrice.")
     is_rounding = pl.col("model") == "twice"
-    rounded = table.with_columns(pl.when(is_rounding).then(pl.col("kl") * 1e-7).otherwise("kl").alias("kl"))
-    assert sentence(rounded, "twice", "thrice") == f"{per_hit.format('thrice', '3.0')}{unresolved}twice."
+    rounded = table.with_columns(
+        pl.when(is_rounding).then(pl.col("kl") * 1e-7).otherwise("kl").alias("kl")
+    )
+    assert (
+        sentence(rounded, "twice", "thrice")
+        == f"{per_hit.format('thrice', '3.0')}{unresolved}twice."
+    )
     assert sentence(rounded, "twice").endswith(" nats per token.")
     none = table.with_columns(kl=pl.when(pl.col("slice") != "ar_hit").then("kl"), ratio=None)
     assert sentence(none, "thrice").endswith(" nats per token; there are no AR hits.")
@@ -122,8 +154,14 @@ def test_tables_have_the_figures_of_their_rows(made):
     table, _ = made
     shown = divergence_table(table)
     hits = table.filter(by="slice", model="twice", slice="ar_hit").row(0, named=True)
-    assert [row[:2] for row in shown.rows[:5]] == [*(["all", model] for model in MODELS), ["ar_hit", "thrice"]]
-    mean, ratio = f"{hits['kl']:#.3g}", f"{hits['ratio']:.2f} ({hits['ratio_ci_low']:.2f} to {hits['ratio_ci_high']:.2f})"
+    assert [row[:2] for row in shown.rows[:5]] == [
+        *(["all", model] for model in MODELS),
+        ["ar_hit", "thrice"],
+    ]
+    mean, ratio = (
+        f"{hits['kl']:#.3g}",
+        f"{hits['ratio']:.2f} ({hits['ratio_ci_low']:.2f} to {hits['ratio_ci_high']:.2f})",
+    )
     quantiles = [f"{hits[name]:#.3g}" for name in QUANTILES]
     assert shown.rows[5][3] == mean
     assert shown.rows[5][5:] == [ratio, *quantiles, f"{100 * hits['agreement']:.1f}"]
@@ -131,9 +169,16 @@ def test_tables_have_the_figures_of_their_rows(made):
 
 
 def test_the_command_prints_and_exports_it(few_slices, tiny_model, run, tmp_path):
-    models = [f"ref={tiny_model('llama')}", f"one={tiny_model('gpt_neox')}", f"itself={tiny_model('llama')}"]
+    models = [
+        f"ref={tiny_model('llama')}",
+        f"one={tiny_model('gpt_neox')}",
+        f"itself={tiny_model('llama')}",
+    ]
     others = shutil.ignore_patterns("scores")  # where another test may have named a model so, too
-    out, few_slices = tmp_path / "out", Path(shutil.copytree(few_slices, tmp_path / "slices", ignore=others))
+    out, few_slices = (
+        tmp_path / "out",
+        Path(shutil.copytree(few_slices, tmp_path / "slices", ignore=others)),
+    )
     found = run("gap", *models, "--slices", few_slices, "-o", out, "--divergence", "--export", "md")
     assert found.returncode == 0, found.stderr
     assert "; it is not significantly larger for one, itself." in " ".join(found.stdout.split())

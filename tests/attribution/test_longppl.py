@@ -1,4 +1,5 @@
-"""LongPPL's key tokens and perplexity (arXiv 2410.23771) against its authors' package, on the same text and models."""
+"""LongPPL's key tokens and perplexity (arXiv 2410.23771) against its authors' package, on the same
+text and models."""
 
 from __future__ import annotations
 
@@ -29,10 +30,23 @@ NUM_LETTERS, SHORT, STRIDE = 1510, 64, 16
 def longppl(tmp_path_factory, monkeypatch):
     """The authors' module."""
     folder = tmp_path_factory.mktemp("longppl")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), PACKAGE]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--target",
+        str(folder),
+        PACKAGE,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     if done.returncode:
-        pytest.skip(f"pip cannot get {PACKAGE}: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
+        pytest.skip(
+            f"pip cannot get {PACKAGE}: "
+            f"{(done.stderr.strip().splitlines() or ['no reason given'])[-1]}"
+        )
     monkeypatch.syspath_prepend(str(folder))
     yield importlib.import_module("longppl.longppl")
     for name in [name for name in sys.modules if name.partition(".")[0] == "longppl"]:
@@ -41,7 +55,8 @@ def longppl(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def tokenizer(tmp_path) -> Path:
-    """A letter is a token, so that offsets in the text, by which the package compares tokens, are places among the ids."""
+    """A letter is a token, so that offsets in the text, by which the package compares tokens, are
+    places among the ids."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     backend = Tokenizer(models.BPE({letter: number for number, letter in enumerate(LETTERS)}, []))
@@ -53,7 +68,8 @@ def tokenizer(tmp_path) -> Path:
 
 
 def chaotic(folder: Path, seed: int) -> Path:
-    """A tiny Llama with large random weights: what it predicts depends on all that it has read, and it is sure of it."""
+    """A tiny Llama with large random weights: what it predicts depends on all that it has read, and
+    it is sure of it."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -94,12 +110,21 @@ def test_key_tokens_and_perplexity_are_the_packages(longppl, tokenizer, tmp_path
     assert len(ids) == 1
     assert [LETTERS[number] for number in ids[0][:num]] == list(text)
     evaluator, model = chaotic(tmp_path / "evaluator", 1), chaotic(tmp_path / "model", 2)
-    tables = recallkit.gap(f"evaluator={evaluator}", f"model={model}", slices=slices, context_gain=SHORT, out=tmp_path / "gap")
+    tables = recallkit.gap(
+        f"evaluator={evaluator}",
+        f"model={model}",
+        slices=slices,
+        context_gain=SHORT,
+        out=tmp_path / "gap",
+    )
     loaded = [LlamaForCausalLM.from_pretrained(path).eval() for path in (evaluator, model)]
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(tokenizer))
     key_spans = longppl.find_key_token(text, loaded[0], theirs, SHORT, STRIDE)
     their_keys = {place for start, stop in key_spans.tolist() for place in range(start, stop)}
-    full, last = (pl.read_parquet(score_path(slices, "evaluator", own))["nll"].to_numpy() for own in (None, LastIds(SHORT, STRIDE)))
+    full, last = (
+        pl.read_parquet(score_path(slices, "evaluator", own))["nll"].to_numpy()
+        for own in (None, LastIds(SHORT, STRIDE))
+    )
     own_keys = {int(place) + 1 for place in np.flatnonzero(is_key(full, last)[: num - 1])}
     assert own_keys == their_keys
     assert len(own_keys) > 20
@@ -107,6 +132,8 @@ def test_key_tokens_and_perplexity_are_the_packages(longppl, tokenizer, tmp_path
     is_end_key = bool(is_key(full, last)[num - 1 :].any())
     assert not is_end_key, "the token after the text, which the package does not have"
     for name, own in (("ppl_reference", loaded[0]), ("ppl_model", loaded[1])):
-        found = longppl.compute_longppl(text, own, loaded[0], theirs, theirs, trunc_len=SHORT, sliding_window=STRIDE)
+        found = longppl.compute_longppl(
+            text, own, loaded[0], theirs, theirs, trunc_len=SHORT, sliding_window=STRIDE
+        )
         assert row["tokens"] == found["n_key_token"]
         assert row[name] == pytest.approx(float(found["longppl"]), rel=1e-4)

@@ -1,4 +1,5 @@
-"""A placebo for architecture: known checkpoints, mixed by hand to each model's loss; and what is said of them."""
+"""A placebo for architecture: known checkpoints, mixed by hand to each model's loss; and what is
+said of them."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from recallkit.scoring import score_path
 from tests.attribution.corpus import REFERENCE, SIZE, Model, compared, scored
 
 LATE, EARLY = Model(0.4, other=0.1), Model(0.15, other=0.5)
-"""Checkpoints of a reference that gives AR hits 50 %, and the first occurrences of their bigrams 10 %."""
+"""Checkpoints of a reference that gives AR hits 50 %, and the first occurrences of their bigrams 10
+%."""
 
 
 def gap(model):
@@ -41,7 +43,9 @@ def made(folder, models, reference=REFERENCE, **options):
 
 
 @pytest.mark.parametrize("part", [0.25, 0.75])
-@pytest.mark.parametrize(("names", "ends"), [(("late", "ref"), (LATE, Model())), (("early", "late"), (EARLY, LATE))])
+@pytest.mark.parametrize(
+    ("names", "ends"), [(("late", "ref"), (LATE, Model())), (("early", "late"), (EARLY, LATE))]
+)
 def test_the_run_is_interpolated_to_the_models_loss(tmp_path, part, names, ends):
     hits, every = [part * a + (1 - part) * b for a, b in zip(*map(gap, ends), strict=True)]
     frame, _ = made(tmp_path, {"m": at(every / SIZE)})
@@ -55,19 +59,26 @@ def test_the_run_is_interpolated_to_the_models_loss(tmp_path, part, names, ends)
 
 
 MIDDLE = at(0.8 * gap(LATE)[1] / SIZE)
-SAID = "it retains 80 % of the reference's recall (the model: 100 %), and AR hits carry 47 % of its gap"
+SAID = (
+    "it retains 80 % of the reference's recall (the model: 100 %), and AR hits carry 47 % of its "
+    "gap"
+)
 RUN = "The reference's own run, as a placebo: at the loss of"
 CASES = {
     "one": ({"m": MIDDLE}, {}, f"{RUN} m {SAID}."),
-    "three": (dict.fromkeys("mno", MIDDLE), {}, f"{RUN} m {SAID}; at the loss of n {SAID}; 1 more in the table."),
+    "three": (dict.fromkeys("mno", MIDDLE), {}, (f"{RUN} m {SAID}; at the loss of n {SAID}; 1 "
+        "more in the table.")),
     "ahead": ({"m": MIDDLE, "n": Model(0.6)}, {}, f"{RUN} m {SAID}. No placebo for n: {NOT_WORSE}."),
     "perhaps no worse": ({"m": Model(other=0.1, other_spread=2)}, {}, f"No placebo for m: {NOT_WORSE}."),
     "far worse, and a copy": (
-        {"m": at(9), "n": Model()}, {}, f"No placebo for m: {TOO_FAR}. No placebo for n: {NOT_WORSE}.",
+        {"m": at(9), "n": Model()}, {}, (f"No placebo for m: {TOO_FAR}. No placebo for n: "
+            f"{NOT_WORSE}."),
     ),
     "few documents": ({"m": MIDDLE}, {"documents": 3}, f"No placebo for m: {NOT_WORSE}."),
     "nothing to retain": (
-        {"m": at(0.2)}, {"reference": Model(0.5, 0.5)}, "No placebo for m: the reference's recall gain is not shown to exceed 0.1 points.",
+        {"m": at(0.2)}, {"reference": Model(0.5, 0.5)}, ("No placebo for m: the reference's "
+            "recall gain is not shown to exceed 0.1 "
+            "points."),
     ),
 }  # fmt: skip
 
@@ -95,5 +106,7 @@ def test_gap_compares_each_model_with_checkpoints_where_it_is_asked(small_slices
     nlls = [pl.read_parquet(path)["nll"].cast(pl.Float64).mean() for path in paths]
     assert row["weight"] == pytest.approx((nlls[1] - nlls[0]) / (nlls[2] - nlls[0]), rel=1e-6)
     view = ComparisonView(read_comparison(tmp_path))
-    assert view.answer().endswith(in_a_sentence(tables.by_placebo, read_comparison(tmp_path).totals))
+    assert view.answer().endswith(
+        in_a_sentence(tables.by_placebo, read_comparison(tmp_path).totals)
+    )
     assert view.leading() == 2, "beside the first table"

@@ -1,4 +1,5 @@
-"""What state costs: figures as in the gap, sentences where they are true and where they would be false, the chart's frontier."""
+"""What state costs: figures as in the gap, sentences where they are true and where they would be
+false, the chart's frontier."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def test_figures_are_those_of_the_gap(tmp_path):
     reference, row = by_price.to_dicts()
     paths = [tmp_path / f"scores/{name}.parquet" for name in ("ref", "m")]
     slices = parse_slices(["first=NOT repeated"])
-    gap = attribute_gap(tmp_path / "tokens.parquet", paths[0], paths[1:], slices=slices).gap.filter(source="ALL")
+    gap = attribute_gap(tmp_path / "tokens.parquet", paths[0], paths[1:], slices=slices).gap.filter(
+        source="ALL"
+    )
     every, hits, _, _, first = gap.to_dicts()
     for end in ("", "_ci_low", "_ci_high"):
         expected = {
@@ -43,10 +46,14 @@ def test_figures_are_those_of_the_gap(tmp_path):
             "loss_ar_hit": hits[f"delta_nll{end}"],
             "loss_first": first[f"delta_nll{end}"],
         }
-        assert {name: row[f"{name}{end}"] for name in expected} == pytest.approx(expected, rel=1e-12)
+        assert {name: row[f"{name}{end}"] for name in expected} == pytest.approx(
+            expected, rel=1e-12
+        )
         assert reference[f"gain{end}"] == pytest.approx(hits[f"gain_reference{end}"], rel=1e-12)
         assert reference[f"retained{end}"] is reference[f"loss_first{end}"] is None
-    assert (reference["ppl"], row["ppl"]) == pytest.approx((every["ppl_reference"], every["ppl_model"]))
+    assert (reference["ppl"], row["ppl"]) == pytest.approx(
+        (every["ppl_reference"], every["ppl_model"])
+    )
     assert [row[name] for name in ("family", "state_bytes", "state_ids", "clusters")] == [
         "m",
         100,
@@ -61,25 +68,33 @@ def test_figures_are_those_of_the_gap(tmp_path):
 
 
 SIZED = {"m": {"state_bytes": 2_000, "state_ids": 9}}
-UNKNOWABLE = "The recall gain of ref on AR hits is not shown to exceed 0.1 points, so what is retained is unknown."
+UNKNOWABLE = (
+    "The recall gain of ref on AR hits is not shown to exceed 0.1 points, so what is retained is "
+    "unknown."
+)
 FIRST = "its loss where a bigram first occurs is"
-# 12 nats by document of five first occurrences, one of them of a bigram that returns: ln (0.1 / first) and 4 others.
+# 12 nats by document of five first occurrences, one of them of a bigram that returns: ln (0.1 /
+# first) and 4 others.
 CASES = {
     "one": (
         {"m": Model(0.2, other=0.5)}, {"facts": SIZED},
-        f"m with 2 kB of state retains 25 % of the recall of ref (25 to 25); {FIRST} 0.400 nats per token (0.400 to 0.400).",
+        (f"m with 2 kB of state retains 25 % of the recall of ref (25 to 25); {FIRST} 0.400 nats "
+            "per token (0.400 to 0.400)."),
     ),
     "of unknown size, gaining": (
         {"m": Model(0.8, other=-0.25)}, {},
-        f"m retains 175 % of the recall of ref (175 to 175); {FIRST} -0.200 nats per token (-0.200 to -0.200).",
+        (f"m retains 175 % of the recall of ref (175 to 175); {FIRST} -0.200 nats per token "
+            "(-0.200 to -0.200)."),
     ),
     "a small loss is not none": (
         {"m": Model(first=0.1 * math.exp(-0.0015))}, {},
-        f"m retains 100 % of the recall of ref (100 to 100); {FIRST} 0.0003 nats per token (0.0003 to 0.0003).",
+        (f"m retains 100 % of the recall of ref (100 to 100); {FIRST} 0.0003 nats per token "
+            "(0.0003 to 0.0003)."),
     ),
     "several": (
         {"m": Model(0.2, other=0.5), "n": Model(0.8, other=-0.25), "o": Model()}, {"facts": SIZED},
-        "3 models retain 25 % (m) to 175 % (n) of the recall of ref; their loss where a bigram first occurs is -0.200 (n) to 0.400 "
+        "3 models retain 25 % (m) to 175 % (n) of the recall of ref; their loss where a bigram "
+            "first occurs is -0.200 (n) to 0.400 "
         "(m) nats per token.",
     ),
     "nothing to retain": (
@@ -113,7 +128,7 @@ def test_the_table_has_the_figures_of_its_rows(tmp_path):
     assert "cannot be carried" not in sized.caption
 
 
-# ---------------------------------------------------------------------------------- the command, the chart
+# --------------------------------------------------------------------------- the command, the chart
 
 FAMILY, MODELS = "zoo:base-conv", ["zoo:mamba,state=int8", "zoo:mamba", "zoo:mamba,ablate=1"]
 NAMES = ["zoo:mamba state int8", "zoo:mamba", "zoo:mamba without 1"]
@@ -146,7 +161,9 @@ def sized(comparison, sizes, gains, **columns):
     """The comparison with states and gains of these sizes."""
     ends = {f"gain{end}": pl.Series(gains) for end in ("", "_ci_low", "_ci_high")}
     columns = {name: pl.Series(values) for name, values in columns.items()}
-    by_price = comparison.tables.by_price.with_columns(state_bytes=pl.Series(sizes), state_ids=65, **ends, **columns)
+    by_price = comparison.tables.by_price.with_columns(
+        state_bytes=pl.Series(sizes), state_ids=65, **ends, **columns
+    )
     models = by_price["model"].to_list()
     return replace(
         comparison,
@@ -166,10 +183,16 @@ def test_the_chart_joins_what_nothing_beats(comparison):
     assert "Not drawn" not in figure.caption
     assert "variants" not in figure.caption
     assert points["b"]["tip"] == "b, 100 B: 30.0 (30.0 to 30.0) points"
-    assert price_figure(sized(comparison, [None] * 4, [0.5] * 4)) == price_figure(sized(comparison, [9] * 4, [0.5] * 4)) == []
+    assert (
+        price_figure(sized(comparison, [None] * 4, [0.5] * 4))
+        == price_figure(sized(comparison, [9] * 4, [0.5] * 4))
+        == []
+    )
     same = data(*price_figure(sized(comparison, [0, 400, 400, 401], [0.5] * 4, **apart)))
     assert [row["x"] for row in same] == [0, 400, 400, 401], "a state of no bytes is known"
-    assert len({(row["dx"], row["dy"]) for row in same if row["x"]}) == 3, "labels keep clear of each other"
+    assert len({(row["dx"], row["dy"]) for row in same if row["x"]}) == 3, (
+        "labels keep clear of each other"
+    )
 
 
 def test_no_interval_is_between_a_point_and_its_label(comparison):
@@ -197,6 +220,8 @@ def test_variants_are_of_one_line_without_those_that_others_of_it_beat(compariso
         "n": ("n", False),
     }
     assert "is the front of its own variants" in figure.caption
-    [left_out] = price_figure(sized(comparison, [400, None, 200, 50], [0.5, 0.4, 0.3, 0.1], **named))
+    [left_out] = price_figure(
+        sized(comparison, [400, None, 200, 50], [0.5, 0.4, 0.3, 0.1], **named)
+    )
     assert "Not drawn, as their state is unknown: m cache int4." in left_out.caption
     assert len(data(left_out)) == 3

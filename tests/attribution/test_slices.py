@@ -1,4 +1,5 @@
-"""Comparisons with requested slices: questions of their own, read back; and the page about slices."""
+"""Comparisons with requested slices: questions of their own, read back; and the page about
+slices."""
 
 from __future__ import annotations
 
@@ -25,11 +26,20 @@ REQUESTED = ["copy:k4", "far=distance > 20"]
 
 def test_what_is_asked_for_is_a_question_of_its_own(small_slices, tmp_path):
     slices = parse_slices(REQUESTED)
-    paths = [attribution.gap_path(small_slices, *MODELS, attribution.GapQuestion(which)) for which in ((), parse_slices(["all"]), slices)]
+    paths = [
+        attribution.gap_path(small_slices, *MODELS, attribution.GapQuestion(which))
+        for which in ((), parse_slices(["all"]), slices)
+    ]
     assert paths[0] == paths[1] != paths[2]
-    tables = attribution.gap(*MODELS, small_slices, tmp_path, question=attribution.GapQuestion(slices))
+    tables = attribution.gap(
+        *MODELS, small_slices, tmp_path, question=attribution.GapQuestion(slices)
+    )
     comparison = read_comparison(tmp_path, small_slices)
-    assert [slice_.option for slice_ in comparison.requested] == comparison.manifest["slice"] == REQUESTED
+    assert (
+        [slice_.option for slice_ in comparison.requested]
+        == comparison.manifest["slice"]
+        == REQUESTED
+    )
     assert ComparisonView(comparison).json()["gap"] == tables.gap.to_dicts()
     assert "first occurrences" in method(comparison)["Recall efficiency"]
     with pytest.raises(UserError, match="--force"):
@@ -78,5 +88,9 @@ def test_every_line_of_the_documentation_is_right(small_slices, tmp_path):
     assert len(members(defined, rows, 9)) == len(expressions)
     named = re.findall(r"^\| (`.+?`) \|", text, re.MULTILINE)
     assert {*re.findall("`([^`]+)`", " ".join(named))} == {*SLICES, "copy:kN"} - {"all"}
-    kinds = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith(("| bigram ", "| token "))]
+    kinds = [
+        line.split("|")[1].strip()
+        for line in text.splitlines()
+        if line.startswith(("| bigram ", "| token "))
+    ]
     assert kinds == list(dict.fromkeys(class_.name.split(",")[0] for class_ in PARTITION))

@@ -78,13 +78,17 @@ def scored(corpus, seed):
 
 def attributed(corpus, paths, **options):
     slices = parse_slices(REQUESTED)
-    return attribute_gap(corpus.path, paths[0], paths[1:], slices=slices, num_resamples=RESAMPLES, **options)
+    return attribute_gap(
+        corpus.path, paths[0], paths[1:], slices=slices, num_resamples=RESAMPLES, **options
+    )
 
 
 def assert_row(oracle, row, part, whole):
     """Whether a row has the oracle's figures of these tokens, to nine digits."""
     expected = oracle.figures(part, whole, ["ref", "less", "noise"].index(row["model"]))
-    figures = {name: math.nan if row[name] is None else row[name] for name in expected if name in row}
+    figures = {
+        name: math.nan if row[name] is None else row[name] for name in expected if name in row
+    }
     expected = {name: expected[name] for name in figures}
     assert figures == pytest.approx(expected, rel=1e-9, abs=1e-12, nan_ok=True), row
 
@@ -96,7 +100,9 @@ def assert_as_the_oracle_has_it(corpus, tables, paths, cluster="document", *, cl
             assert_row(oracle, row, has(row), of_source(row) if table == "gap" else EVERY)
     frames = {name: frame.filter(model="less") for name, frame in tables.frames().items()}
     sources = ["ALL", *sorted(oracle.tokens["source"].unique())]
-    assert frames["gap"].select("source", "slice").rows() == [(source, name) for source in sources for name in SLICES]
+    assert frames["gap"].select("source", "slice").rows() == [
+        (source, name) for source in sources for name in SLICES
+    ]
     for name in ("by_count", "by_match", "by_position", "by_partition", "by_document"):
         assert frames[name]["tokens"].sum() == len(oracle.tokens), "no token is missing"
     assert frames["by_distance"]["tokens"].sum() == oracle.tokens["repeated"].sum()
@@ -119,23 +125,31 @@ def test_every_figure_of_every_table_is_the_oracles(tmp_path, monkeypatch, clust
     hits = tables.gap.filter(source="ALL", slice="ar_hit").row(0, named=True)
     assert (hits["retained_ci_low"] is None) == (cluster == "source"), "three sources are too few"
     again = attributed(corpus, paths, cluster=cluster, clean=clean)
-    assert all(frame.equals(again.frames()[name]) for name, frame in tables.frames().items()), "bit for bit"
+    assert all(frame.equals(again.frames()[name]) for name, frame in tables.frames().items()), (
+        "bit for bit"
+    )
     monkeypatch.setattr(labelled, "_BATCH_ROWS", 100)
     in_parts = attributed(corpus, paths, cluster=cluster, clean=clean).frames()
     for name, frame in tables.frames().items():
         assert frame.select(~cs.float()).equals(in_parts[name].select(~cs.float()))
         numbers = (of.select(cs.float()).to_numpy() for of in (frame, in_parts[name]))
-        np.testing.assert_allclose(*numbers, rtol=1e-12, err_msg="batches change the order of sums alone")
+        np.testing.assert_allclose(
+            *numbers, rtol=1e-12, err_msg="batches change the order of sums alone"
+        )
 
 
 def test_models_that_are_not_read_side_by_side_are_still_judged_together(tmp_path, monkeypatch):
-    """One of them leaves out positions, which are then left out of all; Holm's procedure is over all."""
+    """One of them leaves out positions, which are then left out of all; Holm's procedure is over
+    all."""
     corpus = random_corpus(tmp_path, 1, sequences=60)
     rng = np.random.default_rng(3)
     nll = rng.gamma(1.2, 2, len(corpus.rows))
     noise = rng.normal(0, 1, (6, len(nll)))
     facts = {5: {"read_exactly": 2}}
-    paths = [corpus.score(f"m{place}", 9 + nll + 0.02 * place + of, **facts.get(place, {})) for place, of in enumerate(noise)]
+    paths = [
+        corpus.score(f"m{place}", 9 + nll + 0.02 * place + of, **facts.get(place, {}))
+        for place, of in enumerate(noise)
+    ]
     together = attributed(corpus, paths).frames()
     assert together["gap"]["is_distinct"].n_unique() > 1
     assert together["by_document"].filter(model="m1")["tokens"].sum() < len(nll)
@@ -147,19 +161,22 @@ def test_models_that_are_not_read_side_by_side_are_still_judged_together(tmp_pat
 @settings(max_examples=8)
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(2, 9))
 def test_so_is_every_figure_of_any_small_text(tmp_path_factory, seed, sequences, length):
-    corpus = random_corpus(tmp_path_factory.mktemp("small"), seed, sequences=sequences, length=length)
+    corpus = random_corpus(
+        tmp_path_factory.mktemp("small"), seed, sequences=sequences, length=length
+    )
     paths = scored(corpus, seed)
     assert_as_the_oracle_has_it(corpus, attributed(corpus, paths), paths)
 
 
-# ---------------------------------------------------------------------------------------- what is void
+# ------------------------------------------------------------------------------------- what is void
 
 
 FEW, NO_MORE = (
     "effectively {:.1f} documents; 5 are needed".format,
     "the overall gap cannot be distinguished from zero",
 )
-# Nats above the reference on the first token of each document and on its second, an AR hit, in even documents and in odd ones;
+# Nats above the reference on the first token of each document and on its second, an AR hit, in even
+# documents and in odd ones;
 # documents; those with an AR hit; the notes on AR hits and on the other tokens.
 NOTES = {
     "ordinary": ((1, 1), (0.5, 0.5), 10, 10, "", ""),
@@ -186,7 +203,11 @@ NOTES = {
 def test_why_a_share_is_void(tmp_path, case):
     hits, others, documents, with_hits, of_hits, of_others = NOTES[case]
     back = [None, 1]
-    tokens = [(d, p + 1, "web", back[p] if d < with_hits else None, 5) for d in range(documents) for p in (0, 1)]
+    tokens = [
+        (d, p + 1, "web", back[p] if d < with_hits else None, 5)
+        for d in range(documents)
+        for p in (0, 1)
+    ]
     corpus = Corpus(tmp_path, tokens, tokenizer=TOKENIZER | {"vocab_size": 10_000})
     model = [5.0 + (others, hits)[p][d % 2] for d in range(documents) for p in (0, 1)]
     paths = corpus.score("reference", [5.0] * 2 * documents), corpus.score("model", model)
@@ -195,12 +216,15 @@ def test_why_a_share_is_void(tmp_path, case):
     assert (rows["ar_hit"]["note"], rows["other"]["note"]) == (of_hits, of_others)
     assert [row["void"] for row in rows.values()] == [bool(row["note"]) for row in rows.values()]
     assert [shares.is_void(row) for row in rows.values()] == [row["void"] for row in rows.values()]
-    assert tables.by_threshold.filter(threshold=1250)["note"].to_list() == [of_hits], "of the same tokens"
+    assert tables.by_threshold.filter(threshold=1250)["note"].to_list() == [of_hits], (
+        "of the same tokens"
+    )
 
 
 @pytest.mark.parametrize("unlike", [1, 2])
 def test_a_share_that_few_documents_decide_may_be_that_of_the_others_or_of_these(tmp_path, unlike):
-    # Of 50 documents, in so many nearly the whole gap is elsewhere, in the others half of it and more is in AR hits: other
+    # Of 50 documents, in so many nearly the whole gap is elsewhere, in the others half of it and
+    # more is in AR hits: other
     # text may have none of them, or three times as many.
     tokens = [(d, p, "web", 1 if p == 2 else None, 5) for d in range(50) for p in (1, 2)]
     corpus, number = Corpus(tmp_path, tokens), np.arange(50)
@@ -209,10 +233,18 @@ def test_a_share_that_few_documents_decide_may_be_that_of_the_others_or_of_these
     row = attribute_gap(corpus.path, paths[0], paths[1:]).gap.row(1, named=True)
     few, others = gaps[:unlike].sum(axis=0), gaps[unlike:].sum(axis=0)
     without, thrice = ((others + times * few)[1] / (others + times * few).sum() for times in (0, 3))
-    assert row["gap_share_ci_low"] < thrice < row["gap_share"] < without < row["gap_share_ci_high"] + 0.01
+    assert (
+        row["gap_share_ci_low"]
+        < thrice
+        < row["gap_share"]
+        < without
+        < row["gap_share_ci_high"] + 0.01
+    )
 
 
-def test_sources_beyond_the_largest_are_one_row_and_all_is_still_of_every_source(tmp_path, monkeypatch):
+def test_sources_beyond_the_largest_are_one_row_and_all_is_still_of_every_source(
+    tmp_path, monkeypatch
+):
     corpus = random_corpus(tmp_path, 1, sequences=60)
     paths = scored(corpus, 2)
     every = attributed(corpus, paths)
@@ -264,7 +296,10 @@ def test_bits_per_byte_are_counted_by_hand(tmp_path):
     corpus = Corpus(tmp_path, tokens, num_bytes=[["ALL", 40, 10], ["web", 30, 5]])
     paths = corpus.score("reference", [1, 2, 3, 4]), corpus.score("model", [2, 3, 3, 4])
     gap = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=0).gap
-    rows = {(row["source"], row["slice"]): (row["bytes"], row["bpb_reference"], row["bpb_model"]) for row in gap.to_dicts()}
+    rows = {
+        (row["source"], row["slice"]): (row["bytes"], row["bpb_reference"], row["bpb_model"])
+        for row in gap.to_dicts()
+    }
     bit = pytest.approx(1 / math.log(2))
     assert rows["ALL", "all"] == (40, 10 / 40 * bit.expected, pytest.approx(12 / 40 * bit.expected))
     assert rows["ALL", "ar_hit"] == (
@@ -277,10 +312,12 @@ def test_bits_per_byte_are_counted_by_hand(tmp_path):
         pytest.approx(1 / 25 * bit.expected),
         pytest.approx(2 / 25 * bit.expected),
     )
-    assert rows["ALL", "repeated"] == rows["code", "all"] == (None, None, None), "whose bytes were not counted"
+    assert rows["ALL", "repeated"] == rows["code", "all"] == (None, None, None), (
+        "whose bytes were not counted"
+    )
 
 
-# ------------------------------------------------------------------------------------- files that do not fit
+# ---------------------------------------------------------------------------- files that do not fit
 
 
 def test_what_does_not_fit_is_refused_and_named(tmp_path):

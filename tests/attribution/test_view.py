@@ -1,4 +1,5 @@
-"""What is shown of a comparison: figures as in the tables, clauses where they are true and nowhere else, names within 80 columns."""
+"""What is shown of a comparison: figures as in the tables, clauses where they are true and nowhere
+else, names within 80 columns."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ CLAUSES = {
     "recall: Mean probability of the last token of a rare bigram": {*CASES} - {"no hits"},
     "(shaded: AR hits, up to a count of 8)": {*CASES} - {"no hits", "never trained"},
     "by_distance: Recall gain of AR hits by distance": {*CASES} - {"no hits"},
-    "at other thresholds of the training count, with 95 % intervals. Dashed: the threshold used here, 8. Shares without":
+    ("at other thresholds of the training count, with 95 % intervals. Dashed: the threshold used "
+        "here, 8. Shares without"):
         {*CASES} - {"no hits", "one document", "hits of two", "never trained"},
     "are omitted. Shares of a lead, not a gap: m.": {"ahead", "three models"},
     "Hollow: fewer than 100 tokens.": {*CASES},
@@ -76,7 +78,9 @@ def test_what_is_said_is_true_and_what_would_be_false_is_not_said(tmp_path, said
     comparison = compared(tmp_path, **CASES[case])
     captions = [f"{figure.name}: {figure.caption}" for figure in figures(comparison)]
     text = " ".join(f"{said(comparison)} {' '.join(captions)}".split())
-    assert {clause: clause in text for clause in CLAUSES} == {clause: case in cases for clause, cases in CLAUSES.items()}
+    assert {clause: clause in text for clause in CLAUSES} == {
+        clause: case in cases for clause, cases in CLAUSES.items()
+    }
 
 
 def test_the_first_table_has_the_figures_of_its_rows(tmp_path):
@@ -88,7 +92,10 @@ def test_the_first_table_has_the_figures_of_its_rows(tmp_path):
     shown = ComparisonView(comparison).display_tables
     totals = comparison.totals
     rows = [[totals[model, name] for name in ("all", "ar_hit", "other")] for model in "mno"]
-    of_models = [[model, *(f"{row['ppl_model']:.2f}" for row in of)] for model, of in zip("mno", rows, strict=True)]
+    of_models = [
+        [model, *(f"{row['ppl_model']:.2f}" for row in of)]
+        for model, of in zip("mno", rows, strict=True)
+    ]
     assert shown["gap"].rows == [
         [
             "ref",
@@ -111,7 +118,9 @@ def test_the_first_table_has_the_figures_of_its_rows(tmp_path):
         ],
     ]
     assert sum(span for _, span in shown["gap"].groups) == len(shown["gap"].headers)
-    assert [row[2:] for row in shown["control"].rows[1:]] == [["–", "–"], ["–", "–"]], "a gap of zero, one that may be"
+    assert [row[2:] for row in shown["control"].rows[1:]] == [["–", "–"], ["–", "–"]], (
+        "a gap of zero, one that may be"
+    )
     assert set(shown["by_partition"].rows[3][1:]) == {"–"}
     assert list(shown) == ["gap", "thresholds", "control", "by_source", "by_partition"]
     inexact = replace(comparison, manifest={**comparison.manifest, "inexact": {"m": {"all": 0.1}}})
@@ -123,7 +132,9 @@ def test_the_first_table_has_the_figures_of_its_rows(tmp_path):
 def test_further_tables_have_the_figures_of_their_rows(tmp_path, monkeypatch):
     causal = {"points": 0.2, "points_ci_low": 0.1, "points_ci_high": 0.3}
     retained = {"retained": 0.5, "retained_ci_low": 0.4, "retained_ci_high": 0.6}
-    comparison = compared(tmp_path, {"m": HALF, "n": AHEAD, "o": EQUAL}, documents=41, slices=["far=distance > 1"])
+    comparison = compared(
+        tmp_path, {"m": HALF, "n": AHEAD, "o": EQUAL}, documents=41, slices=["far=distance > 1"]
+    )
     shown = ComparisonView(comparison, {"ref": causal, "m": causal | retained}).display_tables
     assert shown["causal"].rows == [
         ["ref", "40.0 (40.0 to 40.0)", "20.0 (10.0 to 30.0)", "reference", "reference"],
@@ -157,14 +168,21 @@ def test_further_tables_have_the_figures_of_their_rows(tmp_path, monkeypatch):
     far = comparison.tables.gap.filter(model="m", source="ALL", slice="far")["efficiency_model"][0]
     assert shown["by_slice"].rows[0][-3:] == ["25 (25 to 25)", f"{100 * far:.1f}", "25 (25 to 25)"]
     shares = comparison.tables.by_partition.filter(model="m")["gap_share"].to_list()
-    assert shown["by_partition"].rows[1][1:] == ["–" if share is None else f"{100 * share:.1f} %" for share in shares]
+    assert shown["by_partition"].rows[1][1:] == [
+        "–" if share is None else f"{100 * share:.1f} %" for share in shares
+    ]
 
 
 def test_long_names_fold_within_80_columns(tmp_path, said):
     names = ["a/very/long/path/to/checkpoints/" + "mamba" * 20, "b" * 150, "short"]
-    comparison = compared(tmp_path, dict(zip("abc", (HALF, AHEAD, EQUAL), strict=True)), slices=["far=distance > 1"])
+    comparison = compared(
+        tmp_path, dict(zip("abc", (HALF, AHEAD, EQUAL), strict=True)), slices=["far=distance > 1"]
+    )
     frames = comparison.tables.frames()
-    named = {name: frame.with_columns(model=frame["model"].replace(dict(zip("abc", names, strict=True)))) for name, frame in frames.items()}
+    named = {
+        name: frame.with_columns(model=frame["model"].replace(dict(zip("abc", names, strict=True))))
+        for name, frame in frames.items()
+    }
     comparison = replace(comparison, models=names, tables=replace(comparison.tables, **named))
     text = said(comparison, 80)
     assert text.splitlines()[-1] == f"Tables (Parquet): {tmp_path / 'gap'}"
@@ -192,7 +210,10 @@ def test_what_depends_on_tokenizers_and_on_reading_is_said(tmp_path, said, inexa
     more = {"inexact": inexact, "reading": {"m": [most, most / 2]}}
     text = " ".join(said(replace(comparison, manifest={**comparison.manifest, **more})).split())
     assert "Bits per byte: ref " in text
-    is_unlike = "m: another tokenizer; 10.0 % of tokens, 20.0 % of AR hits do not begin and end where its tokens do"
+    is_unlike = (
+        "m: another tokenizer; 10.0 % of tokens, 20.0 % of AR hits do not begin and end where "
+        "its tokens do"
+    )
     assert (is_unlike in text) == bool(inexact)
     noise = "changes NLLs by up to 2.0e-03 nats, on average by 1.0e-03"
     assert (noise in text) == (most > 0)
@@ -212,9 +233,11 @@ def test_what_depends_on_tokenizers_and_on_reading_is_said(tmp_path, said, inexa
     ],
 )
 def test_counts_of_other_text_are_warned_of(tmp_path, held_out, error, is_warned):
-    """A fifth of the bigrams was not counted: odds of 0.25, 1.54 times those of 0.14 and 1.42 times those of 0.15.
+    """A fifth of the bigrams was not counted: odds of 0.25, 1.54 times those of 0.14 and 1.42 times
+    those of 0.15.
 
-    Two standard errors less they are 0.19 or 0.163, where half as much again as those of 0.1 is 0.167; of one document nothing is known.
+    Two standard errors less they are 0.19 or 0.163, where half as much again as those of 0.1 is
+    0.167; of one document nothing is known.
     """
     unseen = {"share": 0.2, "standard_error": error, "bigrams": 90, "documents": 10}
     counts = COUNTS | {
@@ -223,7 +246,15 @@ def test_counts_of_other_text_are_warned_of(tmp_path, held_out, error, is_warned
     }
     comparison = compared(tmp_path, {"m": HALF}, counts=counts, unseen=unseen)
     caption = ComparisonView(comparison).display_tables["gap"].caption
-    assert caption.count("20.0 % of the text's bigrams are not in the counts") == 1, "said once, in the warning or before another one"
+    assert caption.count("20.0 % of the text's bigrams are not in the counts") == 1, (
+        "said once, in the warning or before another one"
+    )
     assert ("held-out text of the counted corpus" in caption) == (held_out is not None)
-    assert ("Count the models' training text." in caption) == ("another kind of text: 20.0 %" in caption) == is_warned
-    assert ("common bigrams" in caption) == (not is_warned), "AR hits are 25 % of tokens: one warning, of the cause"
+    assert (
+        ("Count the models' training text." in caption)
+        == ("another kind of text: 20.0 %" in caption)
+        == is_warned
+    )
+    assert ("common bigrams" in caption) == (not is_warned), (
+        "AR hits are 25 % of tokens: one warning, of the cause"
+    )

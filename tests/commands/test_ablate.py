@@ -1,4 +1,5 @@
-"""`recallkit ablate` and `recallkit.ablate`: from a command line to tables, JSON, files for a paper and the page."""
+"""`recallkit ablate` and `recallkit.ablate`: from a command line to tables, JSON, files for a paper
+and the page."""
 
 from __future__ import annotations
 
@@ -14,15 +15,39 @@ def page_of(run, folder, page):
     return page.read_text(encoding="utf-8")
 
 
-def test_one_command_makes_tables_files_and_a_part_of_the_page(run, tiny_model, few_slices, tmp_path):
+def test_one_command_makes_tables_files_and_a_part_of_the_page(
+    run, tiny_model, few_slices, tmp_path
+):
     model, out = tiny_model("llama"), tmp_path / "ablated"
-    command = ("ablate", model, "--slices", few_slices, "--mixers", "1,0+1", "--device", "cpu", "-o", out)
+    command = (
+        "ablate",
+        model,
+        "--slices",
+        few_slices,
+        "--mixers",
+        "1,0+1",
+        "--device",
+        "cpu",
+        "-o",
+        out,
+    )
     done = run(*command, "--export", "csv,md", "--figures", tmp_path / "figures")
     assert done.returncode == 0, done.stderr
     assert "Recall retained without mixers" in done.stdout
     files = {path.name for path in (*out.iterdir(), *(tmp_path / "figures").iterdir())}
-    assert {"ablation.parquet", "mixers.parquet", "manifest.json", "ablation.csv", "mixers.md", "ablation.svg", "ablation.png"} <= files
-    assert {row["mixers"] for row in json.loads(run(*command, "--json").stdout)["ablation"]} == {"1", "0+1"}
+    assert {
+        "ablation.parquet",
+        "mixers.parquet",
+        "manifest.json",
+        "ablation.csv",
+        "mixers.md",
+        "ablation.svg",
+        "ablation.png",
+    } <= files
+    assert {row["mixers"] for row in json.loads(run(*command, "--json").stdout)["ablation"]} == {
+        "1",
+        "0+1",
+    }
     text = page_of(run, out, tmp_path / "page.html")
     assert "What each mixer is worth" in text
     assert f"<span>ablate</span> <span>{model.name}</span>" in text
@@ -50,7 +75,9 @@ def test_heads_of_a_layer_are_searched(run, tiny_model, few_slices, tmp_path):
     done = run(*command)
     assert done.returncode == 0, done.stderr
     assert "1 attention h0-3" in done.stdout
-    assert {row["mixers"] for row in json.loads(run(*command, "--json").stdout)["mixers"]} == {"1.h0-3"}
+    assert {row["mixers"] for row in json.loads(run(*command, "--json").stdout)["mixers"]} == {
+        "1.h0-3"
+    }
     assert run(*command, "--by", "mean").returncode == 2
 
 

@@ -1,4 +1,5 @@
-"""What commands say first, where it is true and where it would be false; what was reused says when it was made."""
+"""What commands say first, where it is true and where it would be false; what was reused says when
+it was made."""
 
 from __future__ import annotations
 
@@ -32,7 +33,16 @@ def test_what_is_reused_says_when_it_was_made_and_not_how_long_it_took(run, made
     counts, slices = made / "counts.duckdb", made / "slices"
     steps = {
         "counted": ["count", made / "train.jsonl", "-o", counts],
-        "labelled": ["slice", made / "valid.jsonl", "--counts", counts, "--seq-len", 64, "-o", slices],
+        "labelled": [
+            "slice",
+            made / "valid.jsonl",
+            "--counts",
+            counts,
+            "--seq-len",
+            64,
+            "-o",
+            slices,
+        ],
         "scored on cpu": ["score", "zoo:rwkv", "--slices", slices, "--device", "cpu"],
         "scored": ["score", "control:bigram", "--slices", slices],
     }
@@ -53,22 +63,33 @@ def test_what_is_reused_says_when_it_was_made_and_not_how_long_it_took(run, made
     both = run("score", "control:bigram", "zoo:rwkv", "--slices", slices).stdout
     assert "on 3 February 2026: zoo:rwkv." in both, "of several each day has its models"
     assert f"Reused, scored on {day}: control:bigram." in both
-    assert run(*steps["scored on cpu"], "--dtype", "bfloat16").returncode == 1, "with other options nothing is reused"
+    assert run(*steps["scored on cpu"], "--dtype", "bfloat16").returncode == 1, (
+        "with other options nothing is reused"
+    )
 
 
 def test_counts_and_slices_begin_with_their_sizes(run, made, tmp_path):
     done = run("count", made / "train.jsonl", "-o", tmp_path / "c.duckdb", "--json")
     counted = json.loads(done.stdout)
     said = first_line(run("count", made / "train.jsonl", "-o", tmp_path / "c.duckdb"))
-    assert said.startswith(f"{counted['num_tokens']:,} training tokens of 12 documents, {counted['num_bigrams']:,} distinct bigrams")
+    assert said.startswith(
+        f"{counted['num_tokens']:,} training tokens of 12 documents, {counted['num_bigrams']:,} "
+        "distinct bigrams"
+    )
     text = ["slice", made / "valid.jsonl", "--seq-len", 64]
     of_counts = first_line(run(*text, "--counts", tmp_path / "c.duckdb", "-o", tmp_path / "s"))
     tokens = pl.read_parquet(tmp_path / "s" / "tokens.parquet")
     unseen = parquet_files.read_manifest(tmp_path / "s" / "tokens.parquet")["unseen"]["share"]
-    assert of_counts.startswith(f"{100 * tokens['ar_hit'].mean():.2f} % of {len(tokens):,} tokens (12 documents) are AR hits")
+    assert of_counts.startswith(
+        f"{100 * tokens['ar_hit'].mean():.2f} % of {len(tokens):,} tokens (12 documents) are AR "
+        "hits"
+    )
     assert f"{100 * unseen:.1f} % of the text's bigrams are not in the counts" in of_counts
     without = first_line(run(*text, "-o", tmp_path / "n"))
-    assert without == f"{100 * tokens['repeated'].mean():.1f} % of {len(tokens):,} tokens (12 documents) repeat a bigram of their context."
+    assert without == (
+        f"{100 * tokens['repeated'].mean():.1f} % of {len(tokens):,} tokens (12 documents) "
+        "repeat a bigram of their context."
+    )
 
 
 def test_scores_begin_with_the_least_and_the_greatest_perplexity(run, small_slices):
@@ -79,7 +100,9 @@ def test_scores_begin_with_the_least_and_the_greatest_perplexity(run, small_slic
     said = first_line(run("score", *names, "--slices", small_slices))
     assert f"perplexity {ppl[low]:.2f} ({low}) to {ppl[high]:.2f} ({high})." in said
     assert said.startswith("3 models on ")
-    assert first_line(run("score", low, "--slices", small_slices)).startswith(f"{low}: perplexity {ppl[low]:.2f} on ")
+    assert first_line(run("score", low, "--slices", small_slices)).startswith(
+        f"{low}: perplexity {ppl[low]:.2f} on "
+    )
 
 
 def test_models_begin_with_what_they_are_for_and_cost(run):
@@ -98,13 +121,27 @@ def test_models_begin_with_what_they_are_for_and_cost(run):
         (["--fail-above", "0.1"], "there are no tokens of ar_hit to judge by; slice more text"),
     ],
 )
-def test_a_gap_is_printed_even_where_what_was_asked_besides_cannot_be_measured(run, small_slices, tmp_path, options, problem):
+def test_a_gap_is_printed_even_where_what_was_asked_besides_cannot_be_measured(
+    run, small_slices, tmp_path, options, problem
+):
     """Text without a repeated bigram."""
     words = {seed: made_up_texts(1, 400, seed=seed)[0].split() for seed in range(2)}
     write_jsonl(tmp_path / "t.jsonl", [" ".join(dict.fromkeys(words[seed])) for seed in words])
-    options_of_text = ["--counts", small_slices.parent / "counts.duckdb", "--boundary", "document", "--seq-len", 8]
-    assert run("slice", tmp_path / "t.jsonl", *options_of_text, "-o", tmp_path / "slices").returncode == 0
-    done = run("gap", "control:bigram", "control:unigram", "--slices", tmp_path / "slices", *options)
+    options_of_text = [
+        "--counts",
+        small_slices.parent / "counts.duckdb",
+        "--boundary",
+        "document",
+        "--seq-len",
+        8,
+    ]
+    assert (
+        run("slice", tmp_path / "t.jsonl", *options_of_text, "-o", tmp_path / "slices").returncode
+        == 0
+    )
+    done = run(
+        "gap", "control:bigram", "control:unigram", "--slices", tmp_path / "slices", *options
+    )
     assert done.returncode == 1
     assert problem in done.stderr
     assert "Perplexity, recall, and where the gap to the reference lies" in done.stdout

@@ -11,8 +11,18 @@ PROGRAM = "import sys; sys.argv[0] = 'recallkit'; from recallkit.__main__ import
 
 def completed(*words: str) -> list[str]:
     """What bash is told for the last of some words."""
-    asked = {"_RECALLKIT_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(["recallkit", *words]), "COMP_CWORD": str(len(words))}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=os.environ | asked, capture_output=True, text=True, check=True)
+    asked = {
+        "_RECALLKIT_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(["recallkit", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=os.environ | asked,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.split()
 
 

@@ -1,4 +1,5 @@
-"""`--log-json`: every line on stderr an event that any parser takes, from every process, whatever the text holds."""
+"""`--log-json`: every line on stderr an event that any parser takes, from every process, whatever
+the text holds."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ HOSTILE = 'a\x1b[31m\x00\u202e\ud800\udcff\n"}\\ 界 \u2028'
 def test_a_note_is_an_event_and_without_the_option_a_line(log, monkeypatch, capsys):
     console.note("going on", event="resumed", done=7, unit="tokens")
     [event] = log()
-    assert {name: event[name] for name in ("event", "level", "command", "message", "done", "unit")} == {
+    assert {
+        name: event[name] for name in ("event", "level", "command", "message", "done", "unit")
+    } == {
         "event": "resumed",
         "level": "info",
         "command": "test",
@@ -70,7 +73,9 @@ def test_a_note_is_an_event_and_without_the_option_a_line(log, monkeypatch, caps
 
 def test_any_text_and_number_can_stand_in_an_event(log):
     nested = {HOSTILE: [HOSTILE, (1, float("inf"))], "path": Path(HOSTILE)}
-    console.note(HOSTILE, level="warning", where=HOSTILE, nan=float("nan"), nested=nested, large=2**80 > 0)
+    console.note(
+        HOSTILE, level="warning", where=HOSTILE, nan=float("nan"), nested=nested, large=2**80 > 0
+    )
     [event] = log()
     assert "\\xd800" in event["message"]
     assert event["where"].startswith("a\x1b[31m\x00\u202e\\ud800\\udcff\n")
@@ -90,34 +95,58 @@ def test_progress_is_told_now_and_then_with_rate_and_rest(log, monkeypatch):
     told = log()
     assert 1 <= len(told) <= 4, "20 updates in half a second"
     last = told[-1]
-    assert (last["event"], last["task"], last["total"], last["unit"]) == ("progress", "scoring x", 1000, "tokens")
+    assert (last["event"], last["task"], last["total"], last["unit"]) == (
+        "progress",
+        "scoring x",
+        1000,
+        "tokens",
+    )
     assert 500 < last["done"] < 600
     assert 40 < last["rate"] <= 200, "without the 500 that were there: 5 every 25 ms, or slower"
     assert last["eta_seconds"] == pytest.approx((1000 - last["done"]) / last["rate"])
 
 
-# ------------------------------------------------------------------------------------------------------ the command line
+# --------------------------------------------------------------------------------- the command line
 
 
 @pytest.mark.parametrize("place", ["before", "variable"])
-def test_the_option_may_stand_anywhere_and_an_error_is_one_event(run_apart, shard, tmp_path, monkeypatch, place):
+def test_the_option_may_stand_anywhere_and_an_error_is_one_event(
+    run_apart, shard, tmp_path, monkeypatch, place
+):
     command = ["count", shard, "-o", tmp_path, "--json"]
     if place == "variable":
         monkeypatch.setenv(events.VARIABLE, "1")
     done = run_apart(*(["--log-json"] if place == "before" else []), *command)
     assert (done.returncode, done.stdout) == (1, "")
     [error] = events_of(done.stderr)
-    assert (error["event"], error["level"], error["command"], error["status"]) == ("error", "error", "count", 1)
+    assert (error["event"], error["level"], error["command"], error["status"]) == (
+        "error",
+        "error",
+        "count",
+        1,
+    )
     assert error["where"] == str(tmp_path)
-    assert error["message"] == "; ".join([f"{error['where']}: {error['problem']}", *([error["remedy"]] if error.get("remedy") else [])])
+    assert error["message"] == "; ".join(
+        [
+            f"{error['where']}: {error['problem']}",
+            *([error["remedy"]] if error.get("remedy") else []),
+        ]
+    )
 
 
 def test_stages_begin_and_end_with_seconds_and_amounts(run, shard, tmp_path):
     made = run("--log-json", "slice", shard, "-o", tmp_path / "s", "--json")
     done = run("--log-json", "slice", shard, "-o", tmp_path / "s", "--json", "--force")
-    stages = [event for told in (made, done) for event in events_of(told.stderr) if event["event"] == "stage"]
+    stages = [
+        event
+        for told in (made, done)
+        for event in events_of(told.stderr)
+        if event["event"] == "stage"
+    ]
     assert [(event["stage"], event["state"]) for event in stages] == [
-        (stage, state) for stage in ("slicing", "labelling", "labelling") for state in ("begin", "end")
+        (stage, state)
+        for stage in ("slicing", "labelling", "labelling")
+        for state in ("begin", "end")
     ]
     result = json.loads(done.stdout)
     for event in stages[1::2]:
@@ -143,7 +172,8 @@ def test_usage_errors_are_events(run, arguments, problem):
 
 
 def test_workers_tell_events_too(run, few_slices, tmp_path, monkeypatch):
-    """The lines that a worker prints are whole, although `print` writes pieces and other writers share stderr."""
+    """The lines that a worker prints are whole, although `print` writes pieces and other writers
+    share stderr."""
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     slices = shutil.copytree(few_slices, tmp_path / "slices")
     model = tmp_path / "chatty.py"
@@ -156,12 +186,23 @@ def test_workers_tell_events_too(run, few_slices, tmp_path, monkeypatch):
         "    warnings.warn('of the model')\n"
         "    return lambda ids: torch.zeros(*ids.shape, 4096)\n"
     )
-    command = ["score", f"{model}:load", "--slices", slices, "--device", "cpu", "--force", "--log-json"]
+    command = [
+        "score",
+        f"{model}:load",
+        "--slices",
+        slices,
+        "--device",
+        "cpu",
+        "--force",
+        "--log-json",
+    ]
     done = run(*command, "--workers", 2)
     assert done.returncode == 0, done.stderr
     told = events_of(done.stderr)
     outputs = {event["message"] for event in told if event["event"] == "output"}
-    assert {"printed by the model", "written past Python", "\\x1b[31m\\xff"} <= outputs, sorted(outputs)
+    assert {"printed by the model", "written past Python", "\\x1b[31m\\xff"} <= outputs, sorted(
+        outputs
+    )
     assert any("of the model" in event["message"] for event in told)
     assert {event["command"] for event in told} == {"score"}
 
@@ -182,7 +223,9 @@ events.emit_error("last")
 
 
 def test_nothing_that_is_written_is_lost_and_the_error_comes_last():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60
+    )
     told = events_of(done.stderr)
     messages = [event["message"] for event in told]
     for text in ("first", "second", "a note", "at the end"):
@@ -211,7 +254,9 @@ program.main()
 def test_a_process_that_leaves_at_once_has_written_everything_and_has_its_status(word, status):
     command = [sys.executable, "-c", LEAVING, word]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=60, env=environment
+    )
     assert done.returncode == status
     assert "at the end" in [event["message"] for event in events_of(done.stderr)]
     assert done.stdout.endswith("the last line\n")

@@ -1,4 +1,5 @@
-"""`import recallkit`: light until a function is asked for, the same work found again, frames that agree with the files."""
+"""`import recallkit`: light until a function is asked for, the same work found again, frames that
+agree with the files."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from tests.conftest import ROOT, made_up_texts, write_jsonl
 
 CONTROLS = ["control:recall", "control:bigram", "control:unigram"]
 
-# ---------------------------------------------------------------------------------------------------------- the package
+# -------------------------------------------------------------------------------------- the package
 
 
 def test_no_name_is_a_modules_name_too():
@@ -45,21 +46,33 @@ def test_every_name_is_there_and_told():
 
 def test_what_type_checkers_see_is_what_is_there():
     tree = ast.parse(Path(recallkit.__file__).read_text(encoding="utf-8"))
-    block = next(node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    block = next(
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
     seen = {alias.asname or alias.name: node.module for node in block.body for alias in node.names}
     assert {*seen, "UserError", "__version__"} == set(recallkit.__all__)
     for name, module in seen.items():
-        assert getattr(recallkit, name) is getattr(sys.modules[module], "slice_" if name == "slice" else name)
+        assert getattr(recallkit, name) is getattr(
+            sys.modules[module], "slice_" if name == "slice" else name
+        )
 
 
-FUNCTIONS = {name: getattr(recallkit, name) for name in recallkit.__all__ if inspect.isfunction(getattr(recallkit, name))}
+FUNCTIONS = {
+    name: getattr(recallkit, name)
+    for name in recallkit.__all__
+    if inspect.isfunction(getattr(recallkit, name))
+}
 
 
 def test_every_argument_has_a_type():
     for name, function in FUNCTIONS.items():
         signature = inspect.signature(function)
         assert signature.return_annotation is not inspect.Signature.empty, name
-        assert [p.name for p in signature.parameters.values() if p.annotation is inspect.Parameter.empty] == [], name
+        assert [
+            p.name for p in signature.parameters.values() if p.annotation is inspect.Parameter.empty
+        ] == [], name
 
 
 def test_an_editor_sees_the_signatures(tmp_path):
@@ -79,16 +92,28 @@ def test_an_editor_sees_the_signatures(tmp_path):
     ]
     script.write_text("\n".join(["import recallkit", *right, *wrong]) + "\n", encoding="utf-8")
     options = ["--follow-imports=skip", "--config-file=", f"--cache-dir={tmp_path / 'cache'}"]
-    sources = [ROOT / "recallkit" / name for name in ("__init__.py", "errors.py", "declarations.py", "options.py")]
+    sources = [
+        ROOT / "recallkit" / name
+        for name in ("__init__.py", "errors.py", "declarations.py", "options.py")
+    ]
     sources += sorted((ROOT / "recallkit" / "commands").glob("*.py"))
-    done = subprocess.run([sys.executable, "-m", "mypy", *options, script, *sources], capture_output=True, text=True, check=False)
-    found = [line for line in done.stdout.splitlines() if line.startswith(str(script)) and ": error:" in line]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, script, *sources],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = [
+        line
+        for line in done.stdout.splitlines()
+        if line.startswith(str(script)) and ": error:" in line
+    ]
     assert len(found) == len(wrong), done.stdout
     for line, word in zip(found, wrong.values(), strict=True):
         assert word in line
 
 
-# ------------------------------------------------------------------------------------------------------------- mistakes
+# ----------------------------------------------------------------------------------------- mistakes
 
 
 @pytest.mark.parametrize(
@@ -115,12 +140,14 @@ def test_a_mistake_is_a_user_error_and_makes_nothing(name, arguments, home, tmp_
 
 def test_a_file_in_the_place_of_a_folder_is_named(small_slices, tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(recallkit.UserError, match=r"file: a file, but a directory is expected; give another name"):
+    with pytest.raises(
+        recallkit.UserError, match=r"file: a file, but a directory is expected; give another name"
+    ):
         recallkit.slice(small_slices.parent / "valid.jsonl", tmp_path / "file" / "out", seq_len=64)
     assert [(tmp_path / "file").read_text(), *tmp_path.iterdir()] == ["mine", tmp_path / "file"]
 
 
-# ------------------------------------------------------------------------------------------------------ text and labels
+# ---------------------------------------------------------------------------------- text and labels
 
 
 @pytest.fixture(scope="module")
@@ -134,25 +161,45 @@ def corpus(tmp_path_factory):
 def test_the_command_line_finds_what_a_function_made(run, home, tmp_path, monkeypatch):
     """Both mean the same text, counts and threshold, and the same place."""
     monkeypatch.chdir(tmp_path)
-    assert recallkit.slice(tokenizer="bytes", limit_tokens=2000, seq_len=32).frame["source"][0] == "ALL"
-    assert "is complete: reused" in run("slice", "--tokenizer", "bytes", "--limit-tokens", 2000, "--seq-len", 32).stderr
+    assert (
+        recallkit.slice(tokenizer="bytes", limit_tokens=2000, seq_len=32).frame["source"][0]
+        == "ALL"
+    )
+    assert (
+        "is complete: reused"
+        in run("slice", "--tokenizer", "bytes", "--limit-tokens", 2000, "--seq-len", 32).stderr
+    )
 
 
 def test_counts_are_those_of_the_table(small_slices):
     counts = small_slices.parent / "counts.duckdb"
     with duckdb.connect(str(counts), read_only=True) as connection:
-        wanted = connection.sql("SELECT first, second, count FROM bigrams ORDER BY count DESC, first, second").fetchall()
+        wanted = connection.sql(
+            "SELECT first, second, count FROM bigrams ORDER BY count DESC, first, second"
+        ).fetchall()
     assert recallkit.bigrams(counts).rows() == wanted
     assert recallkit.bigrams(str(counts), limit=3).rows() == wanted[:3]
 
 
 def test_counting_tells_what_was_counted(corpus, tmp_path):
-    counted = recallkit.count(corpus / "train.jsonl", tmp_path / "c.duckdb", tokenizer="bytes", export=tmp_path / "c.parquet")
+    counted = recallkit.count(
+        corpus / "train.jsonl",
+        tmp_path / "c.duckdb",
+        tokenizer="bytes",
+        export=tmp_path / "c.parquet",
+    )
     row = counted.frame.row(0, named=True)
     found = recallkit.bigrams(row["path"])
     assert row["num_bigrams"] == len(found) == len(pl.read_parquet(tmp_path / "c.parquet"))
-    assert (row["tokenizer"], row["boundary"], row["num_documents"], row["only"]) == ("bytes", "pack", 40, None)
-    again = recallkit.count(import_file=tmp_path / "c.parquet", out=tmp_path / "d.duckdb", training_tokens="1M")
+    assert (row["tokenizer"], row["boundary"], row["num_documents"], row["only"]) == (
+        "bytes",
+        "pack",
+        40,
+        None,
+    )
+    again = recallkit.count(
+        import_file=tmp_path / "c.parquet", out=tmp_path / "d.duckdb", training_tokens="1M"
+    )
     assert again.frame["num_tokens"].item() == 1_000_000
     assert recallkit.bigrams(tmp_path / "d.duckdb").equals(found)
     with pytest.raises(recallkit.UserError, match=re.escape(str(tmp_path / "c."))):
@@ -163,27 +210,47 @@ def test_a_slices_summary_adds_up(small_slices):
     path = small_slices / "tokens.parquet"
     labels = pl.read_parquet(path)
     given = [small_slices.parent / name for name in ("valid.jsonl", "other.jsonl")]
-    found = recallkit.slice(given, small_slices, counts=small_slices.parent / "counts.duckdb", max_count=20, seq_len=64).frame
+    found = recallkit.slice(
+        given, small_slices, counts=small_slices.parent / "counts.duckdb", max_count=20, seq_len=64
+    ).frame
     assert found["source"].to_list() == ["ALL", "books", "letters"]
     for row in found.iter_rows(named=True):
         own = labels.filter((pl.col("source") == row["source"]) | (row["source"] == "ALL"))
-        assert (row["tokens"], row["repeated"], row["ar_hits"]) == (len(own), own["repeated"].sum(), own["ar_hit"].sum())
+        assert (row["tokens"], row["repeated"], row["ar_hits"]) == (
+            len(own),
+            own["repeated"].sum(),
+            own["ar_hit"].sum(),
+        )
 
 
 def test_texts_of_ids_make_up_the_text(small_slices):
     texts = recallkit.token_texts(small_slices)
-    read = recallkit.tokens(small_slices).select("sequence", "token").collect().join(texts, on="token", how="left", maintain_order="left")
-    joined = read.group_by("sequence", maintain_order=True).agg(pl.col("text").str.join()).sort("sequence")["text"].to_list()
+    read = (
+        recallkit.tokens(small_slices)
+        .select("sequence", "token")
+        .collect()
+        .join(texts, on="token", how="left", maintain_order="left")
+    )
+    joined = (
+        read.group_by("sequence", maintain_order=True)
+        .agg(pl.col("text").str.join())
+        .sort("sequence")["text"]
+        .to_list()
+    )
     whole = pq.read_table(small_slices / "sequences.parquet", columns=["text"])["text"].to_pylist()
-    assert all(text.endswith(part) and len(text) - len(part) < 20 for text, part in zip(whole, joined, strict=True))
+    assert all(
+        text.endswith(part) and len(text) - len(part) < 20
+        for text, part in zip(whole, joined, strict=True)
+    )
 
 
-# --------------------------------------------------------------------------------------------------------------- models
+# ------------------------------------------------------------------------------------------- models
 
 
 @pytest.fixture(scope="module")
 def scored(small_slices, tmp_path_factory):
-    """A copy of the small slices with scores of three control models, and what `score` said of them."""
+    """A copy of the small slices with scores of three control models, and what `score` said of
+    them."""
     folder = tmp_path_factory.mktemp("scored") / "slices"
     shutil.copytree(small_slices, folder, ignore=shutil.ignore_patterns("scores", "gap"))
     return folder, recallkit.score(CONTROLS, slices=folder)
@@ -193,9 +260,13 @@ def slow_tokens(folder, models):
     """The same table by a join on keys, read without our own code."""
     joined = pl.read_parquet(folder / "tokens.parquet")
     for name, model in models.items():
-        scores = pl.read_parquet(score_path(folder, model)).select("sequence", "position", "nll", "argmax", "rank")
+        scores = pl.read_parquet(score_path(folder, model)).select(
+            "sequence", "position", "nll", "argmax", "rank"
+        )
         joined = joined.join(
-            scores.rename({kind: f"{kind}_{name}" for kind in ("nll", "argmax", "rank")}), on=["sequence", "position"], how="left"
+            scores.rename({kind: f"{kind}_{name}" for kind in ("nll", "argmax", "rank")}),
+            on=["sequence", "position"],
+            how="left",
         )
     return joined.sort("sequence", "position")
 
@@ -206,18 +277,35 @@ def test_tokens_are_named_for_their_models(scored):
     assert recallkit.tokens(folder).collect_schema().names() == list(labels)
     named = recallkit.tokens(folder, "control:bigram").collect_schema().names()
     assert named == [*labels, "nll_control:bigram", "argmax_control:bigram", "rank_control:bigram"]
-    lazy, slow = recallkit.tokens(str(folder), CONTROLS), slow_tokens(folder, {name: name for name in CONTROLS})
+    lazy, slow = (
+        recallkit.tokens(str(folder), CONTROLS),
+        slow_tokens(folder, {name: name for name in CONTROLS}),
+    )
     assert lazy.collect().equals(slow)
-    condition, columns = pl.col("nll_control:bigram") > pl.col("nll_control:recall"), ["token", "rank_control:bigram", "source"]
-    assert lazy.filter(condition).select(columns).slice(5, 90).collect().equals(slow.filter(condition).select(columns).slice(5, 90))
+    condition, columns = (
+        pl.col("nll_control:bigram") > pl.col("nll_control:recall"),
+        ["token", "rank_control:bigram", "source"],
+    )
+    assert (
+        lazy.filter(condition)
+        .select(columns)
+        .slice(5, 90)
+        .collect()
+        .equals(slow.filter(condition).select(columns).slice(5, 90))
+    )
 
 
 def test_tokens_refuses_what_is_not_scored_or_of_other_sequences(scored, corpus, tmp_path):
     folder, _ = scored
-    with pytest.raises(recallkit.UserError, match=r"zoo:mamba: not scored yet; recallkit\.score\('zoo:mamba', slices="):
+    with pytest.raises(
+        recallkit.UserError,
+        match=r"zoo:mamba: not scored yet; recallkit\.score\('zoo:mamba', slices=",
+    ):
         recallkit.tokens(folder, ["control:bigram", "zoo:mamba"])
     recallkit.slice(corpus / "valid.jsonl", tmp_path / "s", seq_len=64, limit_tokens=500)
-    assert recallkit.tokens(tmp_path / "s").select(pl.len()).collect().item() == 500  # without counts, too
+    assert (
+        recallkit.tokens(tmp_path / "s").select(pl.len()).collect().item() == 500
+    )  # without counts, too
     shutil.copytree(folder / "scores", tmp_path / "s" / "scores")
     with pytest.raises(recallkit.UserError, match="scores of other sequences"):
         recallkit.tokens(tmp_path / "s", "control:bigram")
@@ -235,9 +323,13 @@ def test_a_gap_is_read_back_and_drawn(scored, tmp_path):
     charts["by_count"].save(tmp_path / "chart.svg")
     drawn = (tmp_path / "chart.svg").read_text(encoding="utf-8")
     assert drawn.startswith("<svg")
-    with pytest.raises(recallkit.UserError, match=f"no such model in these figures; choose from {CONTROLS[1]}"):
+    with pytest.raises(
+        recallkit.UserError, match=f"no such model in these figures; choose from {CONTROLS[1]}"
+    ):
         recallkit.figures(comparison, models=["nobody"])
-    with pytest.raises(recallkit.UserError, match="width: 0: give column, text, or inches from 2 to 20"):
+    with pytest.raises(
+        recallkit.UserError, match="width: 0: give column, text, or inches from 2 to 20"
+    ):
         recallkit.figures(comparison, width=0)
     assert "var(--" not in drawn  # colours of a page mean nothing in a file
     page = recallkit.write_report(tmp_path / "out", tmp_path / "page.html", slices=folder)
@@ -256,7 +348,7 @@ def test_printed_perplexities(tmp_path):
     assert recallkit.paper_table("yun:2").filter(depth=2)["strided_union"].item() == 12.4
 
 
-# ------------------------------------------------------------------------------------------------------------- the page
+# ----------------------------------------------------------------------------------------- the page
 
 PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", PAGE, re.DOTALL)
@@ -269,14 +361,21 @@ def ran(code, names):
     last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
     names["print"] = lambda *values: shown.append(" ".join(map(str, values)))
     exec(compile(tree, "docs/python.md", "exec"), names)
-    value = eval(compile(ast.Expression(last.value), "docs/python.md", "eval"), names) if last else None
+    value = (
+        eval(compile(ast.Expression(last.value), "docs/python.md", "eval"), names) if last else None
+    )
     return "\n".join([*shown, *([] if value is None else [str(value)])])
 
 
 def heads(output):
-    """The lines of an output that do not depend on the text that was read: of tables the columns and their types."""
+    """The lines of an output that do not depend on the text that was read: of tables the columns
+    and their types."""
     lines = output.strip().splitlines()
-    return [re.sub(r"\s+", " ", line) for line in lines[2:5]] if lines and lines[0].startswith("shape:") else lines
+    return (
+        [re.sub(r"\s+", " ", line) for line in lines[2:5]]
+        if lines and lines[0].startswith("shape:")
+        else lines
+    )
 
 
 def test_the_page_shows_what_happens(home, corpus, tmp_path, monkeypatch):
@@ -305,5 +404,11 @@ def test_the_builtin_text_is_cut_as_the_zoo_reads_it(home):
     from recallkit.commands.text import Slice
 
     for said in ({}, {"limit_tokens": 1000}, {"boundary": "document"}):
-        assert builtin.resolve_slice_defaults(Slice(None, **said), is_builtin=False).seq_len == config.BUILTIN_SEQ_LEN
-        assert builtin.resolve_slice_defaults(Slice(("a.jsonl",), **said), is_builtin=False).seq_len == config.SEQ_LEN
+        assert (
+            builtin.resolve_slice_defaults(Slice(None, **said), is_builtin=False).seq_len
+            == config.BUILTIN_SEQ_LEN
+        )
+        assert (
+            builtin.resolve_slice_defaults(Slice(("a.jsonl",), **said), is_builtin=False).seq_len
+            == config.SEQ_LEN
+        )

@@ -1,4 +1,5 @@
-"""`recallkit train --task TASK` and `recallkit.train(task=...)`: tables, pictures, the page; stopped runs end in the same bytes."""
+"""`recallkit train --task TASK` and `recallkit.train(task=...)`: tables, pictures, the page;
+stopped runs end in the same bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +17,16 @@ from recallkit.training.loop import Trainer
 from recallkit.training.presets import PRESETS
 from recallkit.training.tables import TradeoffTables
 
-TINY = {"seq_len": 16, "pairs": [2, 3], "test_seq_len": 32, "vocab": 64, "widths": 16, "examples": 64, "test_examples": 32, "batch": 8}
+TINY = {
+    "seq_len": 16,
+    "pairs": [2, 3],
+    "test_seq_len": 32,
+    "vocab": 64,
+    "widths": 16,
+    "examples": 64,
+    "test_examples": 32,
+    "batch": 8,
+}
 TINY |= {"steps": 6, "mixers": ["attention", "linear_attention"], "mixer_options": "feature_dim=4"}
 TINY |= {"test_pairs": [2, 8], "learning_rates": [1e-3, 1e-2]}
 
@@ -34,7 +44,9 @@ def train(run):
 
 
 def files_of(folder):
-    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*.parquet"))}
+    return {
+        path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*.parquet"))
+    }
 
 
 def test_one_command_makes_tables_pictures_and_a_part_of_the_page(run, train, tmp_path):
@@ -42,7 +54,11 @@ def test_one_command_makes_tables_pictures_and_a_part_of_the_page(run, train, tm
     done = train(*words(TINY), "-o", out, "--figures", figures, "--export", "md")
     assert done.returncode == 0, done.stderr
     assert "accuracy at the best learning rate" in " ".join(done.stdout.split())
-    assert {path.stem for path in figures.glob("*.pdf")} == {"tradeoff", "tradeoff_by_pairs", "tradeoff_by_distance"}
+    assert {path.stem for path in figures.glob("*.pdf")} == {
+        "tradeoff",
+        "tradeoff_by_pairs",
+        "tradeoff_by_distance",
+    }
     (folder,) = (out / "sweeps").iterdir()
     assert {"pairs.md", "distance.md"} <= {path.name for path in folder.iterdir()}
     result = json.loads(train(*words(TINY), "-o", out, "--json").stdout)
@@ -52,15 +68,23 @@ def test_one_command_makes_tables_pictures_and_a_part_of_the_page(run, train, tm
     for row in result["by_distance"]:
         queries[row["model"], row["pairs"]] += row["num_queries"]
     assert list(queries.values()) == [32, 128, 32, 128], "by model and pairs"
-    assert [row["state_bytes"] for row in result["tradeoff"]] == [4 * 2 * 2 * 16 * 32, 4 * 2 * 17 * (1 + 6 + 8)]
+    assert [row["state_bytes"] for row in result["tradeoff"]] == [
+        4 * 2 * 2 * 16 * 32,
+        4 * 2 * 17 * (1 + 6 + 8),
+    ]
     tables = recallkit.train(task="mqar", **TINY, out=out, device="cpu")
     saved = read_tables(TradeoffTables, folder)
-    assert all(getattr(tables, name).equals(getattr(saved, name)) for name in ("tradeoff", "by_rate", "by_distance"))
+    assert all(
+        getattr(tables, name).equals(getattr(saved, name))
+        for name in ("tradeoff", "by_rate", "by_distance")
+    )
     run("report", folder, "-o", tmp_path / "page.html")
     assert "Recall against bytes of state" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_a_stopped_sweep_resumes_run_by_run_and_ends_in_the_same_bytes(train, tmp_path, monkeypatch):
+def test_a_stopped_sweep_resumes_run_by_run_and_ends_in_the_same_bytes(
+    train, tmp_path, monkeypatch
+):
     assert train(*words(TINY), "-o", tmp_path / "whole").returncode == 0
     real, left = Trainer.step, [15]
 
@@ -92,7 +116,9 @@ def test_of_several_processes_the_first_one_logs(monkeypatch):
 
 
 def test_the_presets_are_those_that_there_are():
-    [preset] = [parameter for parameter in declared("train").parameters if parameter.name == "preset"]
+    [preset] = [
+        parameter for parameter in declared("train").parameters if parameter.name == "preset"
+    ]
     assert preset.choices == tuple(PRESETS)
 
 

@@ -49,7 +49,11 @@ def expected(
     order: int = 2,
 ) -> tuple[Counter, Counter]:
     """N-grams and unigrams by the definition."""
-    streams = [[i for d in documents for i in [*d, END]]] if boundary == "pack" else [[END, *d] for d in documents]
+    streams = (
+        [[i for d in documents for i in [*d, END]]]
+        if boundary == "pack"
+        else [[END, *d] for d in documents]
+    )
     left, pairs, singles = (limit if limit is not None else 10**9), Counter(), Counter()
     for stream in streams:
         stream_ids = stream[:left]
@@ -60,7 +64,9 @@ def expected(
 
 
 def as_counters(counted) -> tuple[Counter, Counter]:
-    pairs = {(int(k) >> 32, int(k) & 0xFFFFFFFF): int(c) for k, c in zip(*counted.bigrams, strict=True)}
+    pairs = {
+        (int(k) >> 32, int(k) & 0xFFFFFFFF): int(c) for k, c in zip(*counted.bigrams, strict=True)
+    }
     assert np.all(np.diff(counted.bigrams.keys.astype(object)) > 0)
     return Counter(pairs), Counter(
         {int(i): int(c) for i, c in zip(counted.tokens, counted.token_counts, strict=True)},
@@ -100,7 +106,11 @@ def counted_in(
     counting = Counting(END, VOCAB, boundary, only, num_hashes)
     counted = []
     for number, documents in enumerate(shard_ranges):
-        left = None if limit is None else limit - sum(shard_range.num_tokens for shard_range in counted)
+        left = (
+            None
+            if limit is None
+            else limit - sum(shard_range.num_tokens for shard_range in counted)
+        )
         if left != 0:
             counted.append(counted_by(documents, folder, number, counting, left, chunk))
     return join_shard_ranges(counted, folder, counting)

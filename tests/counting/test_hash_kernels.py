@@ -18,7 +18,11 @@ from recallkit.counting.ngram_hash import ngram_hash
 def all_hashes(ids: list[int], starts: list[int], size: int) -> set[int]:
     """The hashes of all n-grams that no segment start is inside of."""
     edges = [*starts, len(ids)]
-    return {ngram_hash(ids[i : i + size]) for first, end in pairwise(edges) for i in range(first, end - size + 1)}
+    return {
+        ngram_hash(ids[i : i + size])
+        for first, end in pairwise(edges)
+        for i in range(first, end - size + 1)
+    }
 
 
 texts = st.one_of(
@@ -50,7 +54,10 @@ def test_a_sample_is_the_smallest_of_all_hashes(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hash_kernels, "_BLOCK", block)
         sampler = HashSampler(size, most)
-        assert sampler.count(np.array(ids, np.uint32), np.array(starts, np.int64)).hashes.tolist() == wanted
+        assert (
+            sampler.count(np.array(ids, np.uint32), np.array(starts, np.int64)).hashes.tolist()
+            == wanted
+        )
         # In chunks, each with the ids before it that its n-grams begin in.
         sampler, runs = HashSampler(size, most), []
         for first, stop in pairwise(
@@ -74,7 +81,9 @@ def test_a_sample_of_much_text_is_exact(dtype, num_distinct):
     )  # most n-grams are repeated: fewer are distinct than a first guess expects
     wanted = sorted(all_hashes(ids.tolist(), [0], 13))
     for most in (10, 900, len(wanted), 10**6):
-        assert HashSampler(13, most).count(ids, np.zeros(1, np.int64)).hashes.tolist() == wanted[:most]
+        assert (
+            HashSampler(13, most).count(ids, np.zeros(1, np.int64)).hashes.tolist() == wanted[:most]
+        )
 
 
 def test_the_hash_never_changes():

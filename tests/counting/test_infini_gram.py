@@ -38,7 +38,13 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(400, {"error": "[Flask] too much"})
         if queries["index"] != "v4_mine" or queries["query_type"] != "count":
             return self.answer(400, {"error": f"[Flask] Invalid index: {queries['index']}"})
-        ids = queries["query_ids"] if "query_ids" in queries else self.server.encode(f" {queries['query']}") if queries["query"] else []
+        ids = (
+            queries["query_ids"]
+            if "query_ids" in queries
+            else self.server.encode(f" {queries['query']}")
+            if queries["query"]
+            else []
+        )
         count = self.server.counts[tuple(ids)] if ids else self.server.total
         reply = {"count": count, "approx": False, "token_ids": ids, "tokens": [], "latency": 0.1}
         return self.answer(200, reply | (self.server.spoilt if len(ids) == 2 else {}))
@@ -257,7 +263,10 @@ def test_commands_use_these_labels_or_say_why_not(server, text, tmp_path, run):
         tmp_path / "gap",
     )
     assert done.returncode == 0, done.stderr
-    rows = {row["slice"]: row for row in pl.read_parquet(tmp_path / "gap/by_partition.parquet").to_dicts()}
+    rows = {
+        row["slice"]: row
+        for row in pl.read_parquet(tmp_path / "gap/by_partition.parquet").to_dicts()
+    }
     reply = labels(out)
     assert rows["bigram repeated, rare"]["tokens"] == reply["ar_hit"].sum() > 0
     assert rows["token new, rare"]["tokens"] == 0
@@ -267,7 +276,10 @@ def test_commands_use_these_labels_or_say_why_not(server, text, tmp_path, run):
         1,
         True,
     )
-    assert run("report", tmp_path / "gap", "--slices", out, "-o", tmp_path / "page.html").returncode == 0
+    assert (
+        run("report", tmp_path / "gap", "--slices", out, "-o", tmp_path / "page.html").returncode
+        == 0
+    )
     done = run("intervene", "zoo:attention", "zoo:base-conv", "--slices", out)
     assert (done.returncode, "counts of repeated bigrams only" in done.stderr) == (1, True)
     done = run("score", "control:bigram", "--slices", out, "--counts", server.spec)

@@ -56,7 +56,11 @@ def test_a_table_is_downloaded_once(served, counted, ranges):  # noqa: F811
     with web.serving(web.files_of(served.parent, ranges=ranges)) as server:
         url = f"{server.url}/counts.duckdb"
         for _ in range(2):
-            assert recallkit.bigrams(url).rows() == recallkit.bigrams(f"{url}#{wanted}").rows() == expected
+            assert (
+                recallkit.bigrams(url).rows()
+                == recallkit.bigrams(f"{url}#{wanted}").rows()
+                == expected
+            )
             served.unlink(missing_ok=True)
 
 

@@ -86,7 +86,9 @@ def test_a_sample_of_hashes_is_the_same_in_shard_ranges(
     several = count(text, tmp_path / "several.duckdb", workers=3, hashes=num_hashes)
     monkeypatch.setattr(bigrams, "SHARD_RANGE_BYTES", 1 << 30)
     assert count(text, tmp_path / "one.duckdb", hashes=num_hashes) == several
-    assert several.get("ngram_hashes", {}).get("num") == ({"13": 300, "50": 300} if num_hashes else None)
+    assert several.get("ngram_hashes", {}).get("num") == (
+        {"13": 300, "50": 300} if num_hashes else None
+    )
 
 
 def test_only_is_the_same_in_shard_ranges(text, tmp_path, small_slices, warm_workers, monkeypatch):
@@ -183,7 +185,10 @@ def test_runs_merged_by_ranges_of_keys_are_sorted_and_whole(tmp_path, monkeypatc
 def test_a_shard_that_changes_is_noticed(text, tmp_path, workers, warm_workers, monkeypatch):
     folder = tmp_path / "shards"
     folder.mkdir()
-    shards = [write_jsonl(folder / f"{number}.jsonl", made_up_texts(20, 100, seed=number)) for number in range(3)]
+    shards = [
+        write_jsonl(folder / f"{number}.jsonl", made_up_texts(20, 100, seed=number))
+        for number in range(3)
+    ]
     opened = OpenText(TextOptions([str(folder)], "train"))
     identity = opened.identity()
     before = shards[1].read_bytes()
@@ -195,7 +200,9 @@ def test_a_shard_that_changes_is_noticed(text, tmp_path, workers, warm_workers, 
             counting.count_text(opened, journal, CountingOptions(workers=workers), Timings())
         assert "--force" in caught.value.line()
         assert not CountedShardRange.load(journal.parts.path(1))
-        assert not journal.parts.begun_state(1), "what was read of another file would be gone on with"
+        assert not journal.parts.begun_state(1), (
+            "what was read of another file would be gone on with"
+        )
         shards[1].write_bytes(before)
         counted = counting.count_text(opened, journal, CountingOptions(workers=workers), Timings())
     counting.count(TextOptions([str(folder)], "train"), tmp_path / "undisturbed.duckdb")
@@ -216,8 +223,16 @@ def test_a_bad_record_is_one_line_from_a_process_too(tmp_path, warm_workers, cap
     with pytest.raises(UserError, match=r"1\.jsonl, line 2"):
         counting.count(text, tmp_path / "out" / "counts.duckdb", options=CountingOptions(workers=2))
     skipping = replace(text, skip_bad=True)
-    assert counting.count(skipping, tmp_path / "out" / "a.duckdb", options=CountingOptions(workers=2))["num_documents"] == 11
-    assert f"skipped 1 bad record, the first: {tmp_path / '1.jsonl'}, line 2: " in capsys.readouterr().err
+    assert (
+        counting.count(skipping, tmp_path / "out" / "a.duckdb", options=CountingOptions(workers=2))[
+            "num_documents"
+        ]
+        == 11
+    )
+    assert (
+        f"skipped 1 bad record, the first: {tmp_path / '1.jsonl'}, line 2: "
+        in capsys.readouterr().err
+    )
 
 
 def test_files_of_a_data_set_are_counted_apart(tmp_path):

@@ -34,7 +34,9 @@ def test_counts_are_those_of_a_dictionary(table, looked_up):
     looked_up = [*looked_up, *table, (2**32 - 1, 0), (0, 2**32 - 1)]
     for pairs_asked in (looked_up, [pair for pair in looked_up if max(pair) <= 5]):
         given_ids = np.array(pairs_asked, np.uint32).reshape(-1, 2).T
-        assert search_counts(keys, counts, *given_ids).tolist() == [table.get(pair, 0) for pair in pairs_asked]
+        assert search_counts(keys, counts, *given_ids).tolist() == [
+            table.get(pair, 0) for pair in pairs_asked
+        ]
     starts = index_rows(keys)
     for first, bounds in enumerate(itertools.pairwise(starts)):
         of_first = [place for place, (key, _) in enumerate(rows) if key >> 32 == first]

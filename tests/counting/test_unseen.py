@@ -44,7 +44,12 @@ def test_the_share_is_that_of_bigrams_in_no_other_document(tmp_path, copies):
     meta = counting.count(text, tmp_path / "counts.duckdb")
     by_document = documents(text)
     total = sum(by_document, Counter())
-    alone = sum(number for pairs in by_document for bigram, number in pairs.items() if number == total[bigram])
+    alone = sum(
+        number
+        for pairs in by_document
+        for bigram, number in pairs.items()
+        if number == total[bigram]
+    )
     assert alone > 0
     assert meta["unseen"] == {
         "share": alone / total.total(),
@@ -88,7 +93,9 @@ def test_it_is_not_known_of_few_documents_of_chosen_bigrams_and_of_tables_of_oth
     small_slices,
 ):
     few = write_jsonl(tmp_path / "few.jsonl", made_up_texts(19, 60))
-    assert counting.count(TextOptions([str(few)], "train"), tmp_path / "few.duckdb")["unseen"] is None
+    assert (
+        counting.count(TextOptions([str(few)], "train"), tmp_path / "few.duckdb")["unseen"] is None
+    )
     more = write_jsonl(tmp_path / "more.jsonl", made_up_texts(30, 60))
     assert (
         counting.count(
@@ -114,14 +121,18 @@ def test_it_is_not_known_of_few_documents_of_chosen_bigrams_and_of_tables_of_oth
 
 def test_what_a_text_finds_unseen_and_how_much_its_documents_differ(tmp_path):
     """Against plain loops, and documents drawn anew."""
-    counted, read = (write_jsonl(tmp_path / f"{seed}.jsonl", made_up_texts(40, 60, seed=seed)) for seed in (3, 4))
+    counted, read = (
+        write_jsonl(tmp_path / f"{seed}.jsonl", made_up_texts(40, 60, seed=seed)) for seed in (3, 4)
+    )
     text = TextOptions([str(counted)], "train", boundary="document")
     counting.count(text, tmp_path / "counts.duckdb")
     text, known = (
         TextOptions([str(read)], "validation", boundary="document"),
         set(sum(documents(text), Counter())),
     )
-    result = slice_text(text, tmp_path / "slices", counts=tmp_path / "counts.duckdb", seq_len=1000)["unseen"]
+    result = slice_text(text, tmp_path / "slices", counts=tmp_path / "counts.duckdb", seq_len=1000)[
+        "unseen"
+    ]
     sums = []
     for pairs in documents(text):
         new = sum(number for pair, number in pairs.items() if pair not in known)

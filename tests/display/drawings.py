@@ -27,7 +27,9 @@ def data(figure: Figure) -> list[dict[str, Any]]:
 def _rows(part: Any) -> Iterator[dict[str, Any]]:
     if isinstance(part, dict):
         if isinstance(part.get("data"), dict):
-            yield from (row for row in part["data"]["values"] if not set(row) <= {"model", "x"})  # not those of lines across the plot
+            yield from (
+                row for row in part["data"]["values"] if not set(row) <= {"model", "x"}
+            )  # not those of lines across the plot
         for key, value in part.items():
             if key != "data":
                 yield from _rows(value)
@@ -38,7 +40,9 @@ def _rows(part: Any) -> Iterator[dict[str, Any]]:
 
 def texts(drawing: str) -> list[str]:
     """What is written in a drawing, and what its marks are called."""
-    found = [element.get("aria-label") or element.text or "" for element in ET.fromstring(drawing).iter()]
+    found = [
+        element.get("aria-label") or element.text or "" for element in ET.fromstring(drawing).iter()
+    ]
     return [text for text in found if text.strip()]
 
 
@@ -58,8 +62,17 @@ def marks(drawing: str) -> dict[str, Mark]:
     return dict(found)
 
 
-def _walk(element: ET.Element, x: float, y: float, paint: Mapping[str, str]) -> Iterator[tuple[str, Mark]]:
-    paint = {**paint, **{key: element.attrib[key] for key in ("fill", "stroke", "stroke-dasharray", "opacity") if key in element.attrib}}
+def _walk(
+    element: ET.Element, x: float, y: float, paint: Mapping[str, str]
+) -> Iterator[tuple[str, Mark]]:
+    paint = {
+        **paint,
+        **{
+            key: element.attrib[key]
+            for key in ("fill", "stroke", "stroke-dasharray", "opacity")
+            if key in element.attrib
+        },
+    }
     for dx, dy in re.findall(r"translate\(([-\d.e]+),([-\d.e]+)\)", element.get("transform", "")):
         x, y = x + float(dx), y + float(dy)
     if "aria-label" in element.attrib:

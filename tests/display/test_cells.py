@@ -10,11 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallkit.display import cells
-from recallkit.display.cells import DASH, Struck, difference_phrase, interval_phrase, nearest_and_farthest, powers_of_two, sparkline
+from recallkit.display.cells import (
+    DASH,
+    Struck,
+    difference_phrase,
+    interval_phrase,
+    nearest_and_farthest,
+    powers_of_two,
+    sparkline,
+)
 from recallkit.display.tables import Table
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-VALUES = st.lists(st.one_of(st.none(), st.floats(-1e300, 1e300), st.just(math.inf), st.just(math.nan)), max_size=12)
+VALUES = st.lists(
+    st.one_of(st.none(), st.floats(-1e300, 1e300), st.just(math.inf), st.just(math.nan)),
+    max_size=12,
+)
 
 
 def test_columns_make_the_cells_of_their_rows():
@@ -28,15 +39,52 @@ def test_columns_make_the_cells_of_their_rows():
         loss       | ends      | z.2f to
         state_bytes
     """
-    ends = {"loss_ci_low": -0.5, "loss_ci_high": 0.5, "retained_ci_low": 0.2, "retained_ci_high": None}
+    ends = {
+        "loss_ci_low": -0.5,
+        "loss_ci_high": 0.5,
+        "retained_ci_low": 0.2,
+        "retained_ci_high": None,
+    }
     known = {"loss": -0.001, "retained": 0.251, "state_bytes": 1234567, **ends}
     rows = [
-        {"model": "a", "tokens": 1234567, "loss_share": 0.3, "gap_share": 0.3, "void": False, **known},
-        {"model": "b", "tokens": 7, "loss_share": -2.5, "gap_share": -2.5, "void": True, **known, "retained_ci_high": 0.4},
-        {"model": "c", "tokens": None, "loss_share": None, "gap_share": None, "void": True, **dict.fromkeys(known)},
+        {
+            "model": "a",
+            "tokens": 1234567,
+            "loss_share": 0.3,
+            "gap_share": 0.3,
+            "void": False,
+            **known,
+        },
+        {
+            "model": "b",
+            "tokens": 7,
+            "loss_share": -2.5,
+            "gap_share": -2.5,
+            "void": True,
+            **known,
+            "retained_ci_high": 0.4,
+        },
+        {
+            "model": "c",
+            "tokens": None,
+            "loss_share": None,
+            "gap_share": None,
+            "void": True,
+            **dict.fromkeys(known),
+        },
     ]
     table = Table.from_rows("t", columns, rows, hidden=2)
-    assert table.headers == ["model", "tokens", "about", "share", "void\ndash", "retained, %", "loss", "ends", "state"]
+    assert table.headers == [
+        "model",
+        "tokens",
+        "about",
+        "share",
+        "void\ndash",
+        "retained, %",
+        "loss",
+        "ends",
+        "state",
+    ]
     assert table.optional == ["loss", "about"]
     assert table.rows == [
         ["a", "1,234,567", "1.23M", "30.0 %", "30", "25", "0.00", "-0.50 to 0.50", "1.23 MB"],
@@ -44,15 +92,27 @@ def test_columns_make_the_cells_of_their_rows():
         ["c", *[DASH] * 8],
         ["and 2 more", *[""] * 8],
     ]
-    assert [[isinstance(cell, Struck) for cell in row].index(True) for row in table.rows if any(isinstance(c, Struck) for c in row)] == [3]
+    assert [
+        [isinstance(cell, Struck) for cell in row].index(True)
+        for row in table.rows
+        if any(isinstance(c, Struck) for c in row)
+    ] == [3]
 
 
 @given(VALUES)
 def test_a_sparkline_has_a_block_a_value_the_higher_the_larger(values):
     line = sparkline(values)
     assert len(line) == len(values)
-    known = [(value, block) for value, block in zip(values, line, strict=True) if value is not None and math.isfinite(value)]
-    assert all(block == " " for value, block in zip(values, line, strict=True) if value is None or not math.isfinite(value))
+    known = [
+        (value, block)
+        for value, block in zip(values, line, strict=True)
+        if value is not None and math.isfinite(value)
+    ]
+    assert all(
+        block == " "
+        for value, block in zip(values, line, strict=True)
+        if value is None or not math.isfinite(value)
+    )
     heights = [(value, BLOCKS.index(block)) for value, block in known]
     for value, height in heights:
         assert all(height <= other for larger, other in heights if larger >= value)
@@ -81,23 +141,38 @@ def test_intervals_and_differences_in_words():
 
 
 def test_of_many_models_the_nearest_and_the_farthest_are_named():
-    rows = [{"name": name, "gap": gap} for name, gap in (("a", -0.3), ("b", 0.1), ("c", 0.2), ("d", -0.9))]
+    rows = [
+        {"name": name, "gap": gap}
+        for name, gap in (("a", -0.3), ("b", 0.1), ("c", 0.2), ("d", -0.9))
+    ]
     assert [row["name"] for row in nearest_and_farthest(rows, "gap")] == ["b", "d"]
     assert [row["name"] for row in nearest_and_farthest(rows[:2], "gap")] == ["b", "a"]
 
 
 @pytest.mark.parametrize("documents", [5, 20, 49, 50])
 def test_few_documents_may_lack_what_is_rarer_than_is_said(documents):
-    """Of a kind as rare as that, or rarer, more than one sample in twenty has no document; of one a little more frequent, fewer."""
-    told = cells.resampled({"documents": documents, "effective_documents": documents}, "document", "document")
-    assert told.startswith(f"a bootstrap over {documents} documents (effective number {documents}.0)")
+    """Of a kind as rare as that, or rarer, more than one sample in twenty has no document; of one a
+    little more frequent, fewer."""
+    told = cells.resampled(
+        {"documents": documents, "effective_documents": documents}, "document", "document"
+    )
+    assert told.startswith(
+        f"a bootstrap over {documents} documents (effective number {documents}.0)"
+    )
     if documents < 50:
-        rare = int(re.search(r"; kinds of text rarer than one document in (\d+) may be missing$", told)[1])
+        rare = int(
+            re.search(r"; kinds of text rarer than one document in (\d+) may be missing$", told)[1]
+        )
         assert (1 - 1 / rare) ** documents > 0.05 > (1 - 1 / (rare - 1)) ** documents
     else:
         assert told.endswith(")")
 
 
 def test_of_fewer_than_five_documents_there_are_no_intervals():
-    told = cells.resampled({"documents": 40, "effective_documents": 4.96}, "document", "document", which=" with AR hits")
+    told = cells.resampled(
+        {"documents": 40, "effective_documents": 4.96},
+        "document",
+        "document",
+        which=" with AR hits",
+    )
     assert told == "none (effectively 4.9 documents with AR hits; 5 are needed)"

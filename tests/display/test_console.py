@@ -1,4 +1,5 @@
-"""What is printed: within the terminal's width whatever names are, figures whole, nothing that a terminal obeys."""
+"""What is printed: within the terminal's width whatever names are, figures whole, nothing that a
+terminal obeys."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ FIGURES = st.floats(-9e5, 9e5).map(lambda value: f"{value:,.2f}")
 @given(NAMES, st.lists(NAMES, min_size=1, max_size=5), st.data())
 def test_no_line_is_wider_than_the_terminal_and_no_figure_is_cut(printed, name, headers, data):
     figures = data.draw(st.lists(FIGURES, min_size=len(headers), max_size=len(headers)))
-    table = Table(name * 2, ["model", *headers], [[name, *figures], ["short", *figures]], caption=name * 3)
+    table = Table(
+        name * 2, ["model", *headers], [[name, *figures], ["short", *figures]], caption=name * 3
+    )
     lines = printed(print_table, table)
     assert max(map(cell_len, lines)) <= 80
     assert not [line for line in lines if "…" in line]
@@ -57,7 +60,12 @@ def test_no_line_is_wider_than_the_terminal_and_no_figure_is_cut(printed, name, 
 @pytest.mark.parametrize("lines", ["0", "-1", "²", "1000000000"])
 def test_a_size_that_no_terminal_has_is_as_none(printed, monkeypatch, columns, lines):
     monkeypatch.setenv("LINES", lines)
-    table = Table("title", ["model", *"abcdefg"], [["name " * 30, *["123,456.78"] * 7]], caption="caption " * 30)
+    table = Table(
+        "title",
+        ["model", *"abcdefg"],
+        [["name " * 30, *["123,456.78"] * 7]],
+        caption="caption " * 30,
+    )
     assert printed(print_table, table, columns=columns) == printed(print_table, table)
     console.stderr.cache_clear()
     assert (console.stderr().width, console.stderr().height) == (80, 25)
@@ -87,7 +95,11 @@ def test_names_are_never_obeyed_nor_replaced(printed):
 
 @pytest.mark.parametrize("columns", range(20, 30))
 def test_a_percent_sign_stays_with_its_figure(printed, columns):
-    lines = printed(print_line, "of what they lose 2.33 % lies here, with `recallkit gap` to the end", columns=columns)
+    lines = printed(
+        print_line,
+        "of what they lose 2.33 % lies here, with `recallkit gap` to the end",
+        columns=columns,
+    )
     assert " ".join(lines) == "of what they lose 2.33 % lies here, with `recallkit gap` to the end"
     assert not [line for line in lines if line.startswith(("%", "gap`")) or len(line) > columns]
 
@@ -103,7 +115,9 @@ def test_the_path_of_a_page_is_a_link_on_a_line_of_its_own(printed):
     path = Path("/a b/é" + "c" * 200) / "page.html"
     assert printed(print_page, path, columns=80) == [f"Page: {path}"], "no link in a pipe"
     [line] = printed(print_page, path, columns=80, force_color=True)
-    opened, shown, closed = re.fullmatch(r"Page: \x1b\]8;id=\d+;(.*?)\x1b\\(.*?)\x1b\]8;(.*?)\x1b\\", line).groups()
+    opened, shown, closed = re.fullmatch(
+        r"Page: \x1b\]8;id=\d+;(.*?)\x1b\\(.*?)\x1b\]8;(.*?)\x1b\\", line
+    ).groups()
     assert (opened, shown, closed) == (path.as_uri(), str(path), ";")
     assert "\x1b]0;x" not in printed(print_page, Path("/\x1b]0;x\x07.html"), force_color=True)[0]
 
@@ -113,16 +127,33 @@ def test_names_fold_between_words_and_optional_columns_go_first(printed):
     table = Table("t", ["model", "perplexity", "of others"], rows, optional=["of others"])
     wide, narrow, least = (printed(print_table, table, columns=columns) for columns in (60, 34, 24))
     assert [line.split() for line in wide if "base" in line] == [rows[0]]
-    assert [line.split() for line in narrow if "base" in line] == [rows[0][:2]], "no name folds while a column can be left out"
-    assert [line.split()[0] for line in least if line.strip().startswith(("base", "selective"))] == ["base-conv-", "selective"]
+    assert [line.split() for line in narrow if "base" in line] == [rows[0][:2]], (
+        "no name folds while a column can be left out"
+    )
+    assert [
+        line.split()[0] for line in least if line.strip().startswith(("base", "selective"))
+    ] == ["base-conv-", "selective"]
 
 
 def test_a_figure_that_means_nothing_is_struck_out_and_in_brackets_where_text_is_plain(printed):
     table = Table("t", ["model", "share"], [["a", Struck("-252.7 %")], ["b", "3.1 %"]])
     plain = printed(print_table, table)
-    assert [line.split()[1:] for line in plain if line.startswith(("a", "b"))] == [["[-252.7", "%]"], ["3.1", "%"]]
-    wide = Table("t", ["model", "share", "of others"], [["a", Struck("-252.7 %"), "1"]], optional=["of others"])
-    heads = [line.split() for columns in (27, 30) for line in printed(print_table, wide, columns=columns) if "model" in line]
+    assert [line.split()[1:] for line in plain if line.startswith(("a", "b"))] == [
+        ["[-252.7", "%]"],
+        ["3.1", "%"],
+    ]
+    wide = Table(
+        "t",
+        ["model", "share", "of others"],
+        [["a", Struck("-252.7 %"), "1"]],
+        optional=["of others"],
+    )
+    heads = [
+        line.split()
+        for columns in (27, 30)
+        for line in printed(print_table, wide, columns=columns)
+        if "model" in line
+    ]
     assert heads == [["model", "share"], ["model", "share", "of", "others"]], "marks need room, too"
     coloured = "\n".join(printed(print_table, table, force_color=True))
     assert re.search(r"\x1b\[9m *-252\.7 %\x1b\[0m", coloured)

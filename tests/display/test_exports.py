@@ -1,4 +1,5 @@
-"""Exports: every value comes back from every file, nothing of a user's is replaced, and no name runs in a spreadsheet."""
+"""Exports: every value comes back from every file, nothing of a user's is replaced, and no name
+runs in a spreadsheet."""
 
 from __future__ import annotations
 
@@ -20,8 +21,12 @@ from recallkit.display.exports import FORMATS, bare, export, parse_formats
 from recallkit.display.tables import Table
 from recallkit.errors import UserError
 
-UNSEEN = " \t\n\r\x00\x1b\x7f\x85\xa0\xad\u034f\u061c\u115f\u180e\u200b\u200d\u200f\u2028\u202e\u2060\u2067\u2800\u3000\u3164\ufe0f\ufeff"
-"""Spaces, control characters, those that change the direction of text, marks and what else nobody sees."""
+UNSEEN = (
+    " "
+    "\t\n\r\x00\x1b\x7f\x85\xa0\xad\u034f\u061c\u115f\u180e\u200b\u200d\u200f\u2028\u202e\u2060\u2067\u2800\u3000\u3164\ufe0f\ufeff"
+)
+"""Spaces, control characters, those that change the direction of text, marks and what else nobody
+sees."""
 SIGNS = "=+-@＝＋－＠﹦﹢﹣﹫"
 """What formulas begin with, also in the forms of East Asian keyboards."""
 NAMES = st.one_of(
@@ -31,7 +36,13 @@ NAMES = st.one_of(
 )
 NUMBERS = st.one_of(st.none(), st.floats(width=64))
 ROWS = st.lists(
-    st.tuples(NAMES, NUMBERS, st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), st.one_of(st.none(), st.booleans())), max_size=5
+    st.tuples(
+        NAMES,
+        NUMBERS,
+        st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)),
+        st.one_of(st.none(), st.booleans()),
+    ),
+    max_size=5,
 )
 SCHEMA = {"name": pl.String, "nll": pl.Float64, "tokens": pl.Int64, "repeated": pl.Boolean}
 
@@ -50,7 +61,8 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def restored(cell: str) -> str:
-    """The name of a cell, as the module says it is found again: without an apostrophe, escapes read as Python reads them."""
+    """The name of a cell, as the module says it is found again: without an apostrophe, escapes read
+    as Python reads them."""
     name = cell.removeprefix("'")
     escape = r"\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})"
     return re.sub(escape, lambda found: ast.literal_eval(f"'{found[0]}'"), name)
@@ -77,17 +89,30 @@ def test_csv_gives_every_value_back(tmp_path, rows):
     for (name, nll, tokens, repeated), line in zip(rows, lines, strict=True):
         assert_no_formula(line[0])
         assert restored(line[0]) == (name or "")
-        assert (line[1] == "") if nll is None else float(line[1]) == nll or (math.isnan(nll) and math.isnan(float(line[1])))
-        assert line[2:] == ["" if tokens is None else str(tokens), "" if repeated is None else str(repeated).lower()]
+        assert (
+            (line[1] == "")
+            if nll is None
+            else float(line[1]) == nll or (math.isnan(nll) and math.isnan(float(line[1])))
+        )
+        assert line[2:] == [
+            "" if tokens is None else str(tokens),
+            "" if repeated is None else str(repeated).lower(),
+        ]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(UNSEEN, max_size=3), st.sampled_from(SIGNS), NAMES)
-def test_a_formula_behind_what_nobody_sees_is_text_too_and_so_is_a_columns_name(tmp_path, unseen, sign, name):
+def test_a_formula_behind_what_nobody_sees_is_text_too_and_so_is_a_columns_name(
+    tmp_path, unseen, sign, name
+):
     text = f"{unseen}{sign}{name or ''}"
-    table = pl.DataFrame({text: [text, "a", None], "x": [-1, 2, 3]}, schema_overrides={text: pl.Categorical})
+    table = pl.DataFrame(
+        {text: [text, "a", None], "x": [-1, 2, 3]}, schema_overrides={text: pl.Categorical}
+    )
     [path] = export({"t": table}, {}, tmp_path, ["csv"])
-    (header, _), (cell, number), *_ = csv.reader(io.StringIO(path.read_text(encoding="utf-8"), newline=""))
+    (header, _), (cell, number), *_ = csv.reader(
+        io.StringIO(path.read_text(encoding="utf-8"), newline="")
+    )
     for each in (header, cell):
         assert each.startswith("'")
         assert_no_formula(each)
@@ -97,7 +122,21 @@ def test_a_formula_behind_what_nobody_sees_is_text_too_and_so_is_a_columns_name(
 
 @pytest.mark.parametrize("ending", ["csv", "json", "md", "tex"])
 def test_no_format_has_raw_what_a_terminal_obeys_or_what_turns_text_around(tmp_path, ending):
-    misleading = [*map(chr, [*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF])]
+    misleading = [
+        *map(
+            chr,
+            [
+                *range(32),
+                *range(127, 160),
+                0x61C,
+                0x200E,
+                0x200F,
+                *range(0x2028, 0x202F),
+                *range(0x2066, 0x206A),
+                0xFEFF,
+            ],
+        )
+    ]
     name = f"a{''.join(misleading)}b"
     shown = {"t": Table(name, [name, "x"], [[name, "1"]], name)}
     [path] = export({"t": pl.DataFrame({"name": [name], "x": [1]})}, shown, tmp_path, [ending])
@@ -106,13 +145,19 @@ def test_no_format_has_raw_what_a_terminal_obeys_or_what_turns_text_around(tmp_p
 
 def test_a_name_is_no_formula(tmp_path):
     name = "=cmd|' /C calc'!A0"
-    files = export(Tables(frame([(name, -1.5, -2, True)]), frame([])), {}, tmp_path, ["csv", "json"])
+    files = export(
+        Tables(frame([(name, -1.5, -2, True)]), frame([])), {}, tmp_path, ["csv", "json"]
+    )
     assert [path.name for path in files] == ["gap.csv", "by_count.csv", "gap.json", "by_count.json"]
     [line] = list(csv.reader(io.StringIO(files[0].read_text(), newline="")))[1:]
     assert line == [f"'{name}", "-1.5", "-2", "true"], "numbers are numbers"
     infinite = frame([(name, math.inf, -(2**63), None)])
-    [row] = json.loads(export({"t": infinite}, {}, tmp_path, ["json"])[0].read_text(), parse_constant=pytest.fail)["rows"]
-    assert row == {"name": name, "nll": None, "tokens": -(2**63), "repeated": None}, "JSON has neither infinity nor formulas"
+    [row] = json.loads(
+        export({"t": infinite}, {}, tmp_path, ["json"])[0].read_text(), parse_constant=pytest.fail
+    )["rows"]
+    assert row == {"name": name, "nll": None, "tokens": -(2**63), "repeated": None}, (
+        "JSON has neither infinity nor formulas"
+    )
     [path] = export({"t": pl.DataFrame({"name": ["", None], "x": [1, 2]})}, {}, tmp_path, ["csv"])
     assert path.read_text() == 'name,x\n"",1\n,2\n', "null and no name differ"
 
@@ -120,13 +165,24 @@ def test_a_name_is_no_formula(tmp_path):
 def test_each_format_holds_what_it_is_for(tmp_path):
     tables = Tables(frame([("a", 0.1 + 0.2, 1, True)]), frame([]))
     files = export(tables, SHOWN, tmp_path / "new", list(FORMATS))
-    assert sorted(path.name for path in files) == ["by_count.csv", "by_count.json", "gap.csv", "gap.json", "gap.md", "gap.tex"]
+    assert sorted(path.name for path in files) == [
+        "by_count.csv",
+        "by_count.json",
+        "gap.csv",
+        "gap.json",
+        "gap.md",
+        "gap.tex",
+    ]
     assert "0.30000000000000004" in (tmp_path / "new/gap.csv").read_text()
     assert (tmp_path / "new/gap.md").read_text() == SHOWN["gap"].markdown()
     assert (tmp_path / "new/gap.tex").read_text() == SHOWN["gap"].latex("gap")
-    assert sorted(tmp_path.glob("new/*")) == sorted([*files, tmp_path / "new/manifest.json"]), "nothing is left beside"
+    assert sorted(tmp_path.glob("new/*")) == sorted([*files, tmp_path / "new/manifest.json"]), (
+        "nothing is left beside"
+    )
     before = {path: path.read_bytes() for path in files}
-    assert export(tables, SHOWN, tmp_path / "new", list(FORMATS)) == files, "our own files are replaced"
+    assert export(tables, SHOWN, tmp_path / "new", list(FORMATS)) == files, (
+        "our own files are replaced"
+    )
     assert {path: path.read_bytes() for path in files} == before
     assert export(tables, SHOWN, tmp_path / "none", []) == []
     assert not (tmp_path / "none").exists()
@@ -150,25 +206,71 @@ def test_formats_are_read_once_each():
 
 def test_commands_export_beside_their_tables(run, few_slices, tmp_path):
     out = tmp_path / "gap"
-    done = run("gap", "control:recall", "control:bigram", "--slices", few_slices, "-o", out, "--export", "csv,json,md,tex")
+    done = run(
+        "gap",
+        "control:recall",
+        "control:bigram",
+        "--slices",
+        few_slices,
+        "-o",
+        out,
+        "--export",
+        "csv,json,md,tex",
+    )
     assert done.returncode == 0, done.stderr
     names = {path.name for path in out.iterdir()}
-    tables = ("gap", "by_count", "by_distance", "by_match", "by_position", "by_threshold", "by_partition")
+    tables = (
+        "gap",
+        "by_count",
+        "by_distance",
+        "by_match",
+        "by_position",
+        "by_threshold",
+        "by_partition",
+    )
     assert {f"{name}.{ending}" for name in tables for ending in ("parquet", "csv", "json")} <= names
-    assert {name for name in names if name.startswith("by_document")} == {"by_document.parquet"}, "it grows with the text"
+    assert {name for name in names if name.startswith("by_document")} == {"by_document.parquet"}, (
+        "it grows with the text"
+    )
     assert {"gap.md", "gap.tex", "by_source.md", "by_source.tex"} <= names
-    written = [path for path in out.iterdir() if path.suffix in (".csv", ".json", ".md", ".tex") and path.name != "manifest.json"]
+    written = [
+        path
+        for path in out.iterdir()
+        if path.suffix in (".csv", ".json", ".md", ".tex") and path.name != "manifest.json"
+    ]
     assert f"{len(written)} files written to {out}\n" in done.stdout
     for name in tables:
         table = pl.read_parquet(out / f"{name}.parquet")
         assert json.loads((out / f"{name}.json").read_text())["rows"] == table.to_dicts()
         read = read_csv(out / f"{name}.csv")
-        assert [float(row["delta_nll"]) if row["delta_nll"] else None for row in read] == table["delta_nll"].to_list()
-    assert r"\cmidrule(lr){2-4} \cmidrule(lr){6-7} \cmidrule(lr){8-9}" in (out / "gap.tex").read_text()
-    assert run("gap", "control:recall", "control:bigram", "--slices", few_slices, "-o", out, "--export", "xlsx").returncode == 2
+        assert [float(row["delta_nll"]) if row["delta_nll"] else None for row in read] == table[
+            "delta_nll"
+        ].to_list()
+    assert (
+        r"\cmidrule(lr){2-4} \cmidrule(lr){6-7} \cmidrule(lr){8-9}" in (out / "gap.tex").read_text()
+    )
+    assert (
+        run(
+            "gap",
+            "control:recall",
+            "control:bigram",
+            "--slices",
+            few_slices,
+            "-o",
+            out,
+            "--export",
+            "xlsx",
+        ).returncode
+        == 2
+    )
 
 
 def test_folders_are_left_out_of_names():
-    assert [bare(name) for name in ("/home/me/a b.txt", "./x.json", "../y/z", "~/w")] == ["a b.txt", "x.json", "z", "w"]
+    assert [bare(name) for name in ("/home/me/a b.txt", "./x.json", "../y/z", "~/w")] == [
+        "a b.txt",
+        "x.json",
+        "z",
+        "w",
+    ]
     others = ["owner/name", "https://host/f.json", "demo:validation", "plain.txt"]
     assert [bare(name) for name in others] == others

@@ -1,4 +1,5 @@
-"""Files of figures: of the size and with the text of a paper, members of their folder, replaced only where they are ours."""
+"""Files of figures: of the size and with the text of a paper, members of their folder, replaced
+only where they are ours."""
 
 from __future__ import annotations
 
@@ -24,12 +25,22 @@ PANELS = [f"panel {place}" for place in range(6)]
 def small_plots() -> Figure:
     """Nine models of long names in six plots."""
     rows = [
-        {"model": model, "x": x, "y": x * y, "panel": panel, "at": f"{panel} {x}", "shown": f"{x * y}"}
+        {
+            "model": model,
+            "x": x,
+            "y": x * y,
+            "panel": panel,
+            "at": f"{panel} {x}",
+            "shown": f"{x * y}",
+        }
         for y, model in enumerate(LONG)
         for panel in PANELS
         for x in (0, 1000)
     ]
-    return figure(spec=line_chart(rows, LONG, number("x", "steps"), number("y", "nats"), panels=PANELS), models=LONG)
+    return figure(
+        spec=line_chart(rows, LONG, number("x", "steps"), number("y", "nats"), panels=PANELS),
+        models=LONG,
+    )
 
 
 def placed(element: ET.Element, x: float = 0.0) -> Iterator[tuple[float, ET.Element]]:
@@ -42,20 +53,29 @@ def placed(element: ET.Element, x: float = 0.0) -> Iterator[tuple[float, ET.Elem
 
 def columns_of(drawing: str, written: list[str]) -> int:
     """In how many columns these texts are."""
-    return len({round(x) for x, element in placed(ET.fromstring(drawing)) if element.text in written})
+    return len(
+        {round(x) for x, element in placed(ET.fromstring(drawing)) if element.text in written}
+    )
 
 
-@pytest.mark.parametrize(("make", "inches"), [*((figure, inches) for inches in (*WIDTHS.values(), 5.5)), (small_plots, WIDTHS["column"])])
+@pytest.mark.parametrize(
+    ("make", "inches"),
+    [*((figure, inches) for inches in (*WIDTHS.values(), 5.5)), (small_plots, WIDTHS["column"])],
+)
 def test_files_have_their_final_size_and_text_of_8_points(tmp_path, make, inches):
     drawing, png, pdf, _ = save_figures([make()], tmp_path, inches)
     root, points = ET.fromstring(drawing.read_text(encoding="utf-8")), 72 * inches
     assert root.get("width") == f"{points:.2f}pt"
     width = float(root.get("viewBox").split()[2])
     sizes = [
-        float(element.get("font-size").removesuffix("px")) * points / width for element in root.iter() if "font-size" in element.attrib
+        float(element.get("font-size").removesuffix("px")) * points / width
+        for element in root.iter()
+        if "font-size" in element.attrib
     ]
     assert sizes == pytest.approx([8.0] * len(sizes))
-    right = max(x + float(element.get("x2")) for x, element in placed(root) if "x2" in element.attrib)
+    right = max(
+        x + float(element.get("x2")) for x, element in placed(root) if "x2" in element.attrib
+    )
     assert width - 12 < right <= width, "grids fill the width"
     assert struct.unpack(">I", png.read_bytes()[16:20])[0] == pytest.approx(300 * inches, abs=1)
     [box] = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", pdf.read_bytes())
@@ -77,7 +97,9 @@ def test_of_many_models_only_the_reference_has_a_colour(tmp_path):
     def strokes(models: list[str]) -> set[str | None]:
         rows = [{"model": model, "x": 1, "y": 1, "at": "1", "shown": "1"} for model in models]
         spec = line_chart(rows, models, number("x"), number("y"), reference=models[0])
-        drawing = save_figures([figure(spec=spec, models=models)], tmp_path)[0].read_text(encoding="utf-8")
+        drawing = save_figures([figure(spec=spec, models=models)], tmp_path)[0].read_text(
+            encoding="utf-8"
+        )
         return {mark.paint["stroke"] for mark in marks(drawing).values()}
 
     assert len(strokes(LONG[:8])) == 8
@@ -85,20 +107,34 @@ def test_of_many_models_only_the_reference_has_a_colour(tmp_path):
 
 
 def test_a_figure_is_included_with_a_caption_of_one_sentence(tmp_path):
-    shown = Figure("by_count", "Counts", "95 % of a_b & c (in 1.5 nats). Hollow: few.", figure().spec, MODELS)
-    assert save_figures([shown], tmp_path / "figures", WIDTHS["text"])[3].read_text(encoding="utf-8") == (
-        "% made by recallkit; needs \\usepackage{graphicx}\n\\begin{figure*}\n\\centering\n\\includegraphics{figures/by_count.pdf}\n"
+    shown = Figure(
+        "by_count", "Counts", "95 % of a_b & c (in 1.5 nats). Hollow: few.", figure().spec, MODELS
+    )
+    assert save_figures([shown], tmp_path / "figures", WIDTHS["text"])[3].read_text(
+        encoding="utf-8"
+    ) == (
+        "% made by recallkit; needs "
+        "\\usepackage{graphicx}\n\\begin{figure*}\n\\centering\n\\includegraphics{figures/by_count.pdf}\n"
         "\\caption{95 \\% of a\\_b \\& c (in 1.5 nats).}\n\\label{fig:by_count}\n\\end{figure*}\n"
     )
-    assert "\\begin{figure}\n" in save_figures([shown], tmp_path / "figures")[3].read_text(encoding="utf-8"), "of one column"
+    assert "\\begin{figure}\n" in save_figures([shown], tmp_path / "figures")[3].read_text(
+        encoding="utf-8"
+    ), "of one column"
 
 
 def test_figures_are_members_of_their_folder_and_ours_are_replaced(tmp_path):
     written = save_figures([figure("one"), figure("two")], tmp_path)
     endings = ("{}.svg", "{}.png", "{}.pdf", "figure-{}.tex")
-    assert [path.name for path in written] == [ending.format(name) for name in ("one", "two") for ending in endings]
+    assert [path.name for path in written] == [
+        ending.format(name) for name in ("one", "two") for ending in endings
+    ]
     assert set(artifacts.members(tmp_path / "manifest.json")) == {path.name for path in written}
-    assert [path.read_bytes()[:4] for path in written[:4]] == [b"<svg", b"\x89PNG", b"%PDF", b"% ma"]
+    assert [path.read_bytes()[:4] for path in written[:4]] == [
+        b"<svg",
+        b"\x89PNG",
+        b"%PDF",
+        b"% ma",
+    ]
     before = written[0].read_bytes()
     assert save_figures([figure("one"), figure("two")], tmp_path) == written
     assert written[0].read_bytes() == before, "the same every time"
@@ -112,4 +148,6 @@ def test_other_people_s_pictures_stay_and_nothing_else_is_written(tmp_path):
     (tmp_path / "picture.png").write_bytes(b"mine")
     with pytest.raises(UserError, match="did not write"):
         save_figures([figure("first"), figure()], tmp_path)
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("picture.png", b"mine")]
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [
+        ("picture.png", b"mine")
+    ]

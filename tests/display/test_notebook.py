@@ -1,4 +1,5 @@
-"""Results as notebooks show them: the printed tables as escaped HTML, the figures as charts, nothing of a copy."""
+"""Results as notebooks show them: the printed tables as escaped HTML, the figures as charts,
+nothing of a copy."""
 
 from __future__ import annotations
 
@@ -55,14 +56,23 @@ def test_a_result_shows_the_tables_that_the_command_exports(profiled, folder):
     found = Cells(html)
     tables = ProfileView(folder, profiled).display_tables
     assert [cell.strip() for cell in found.cells] == [
-        printable(cell) for table in tables.values() for row in (table.headers, *table.rows) for cell in row
+        printable(cell)
+        for table in tables.values()
+        for row in (table.headers, *table.rows)
+        for cell in row
     ]
     assert found.tags.count("table") == len(tables) == 2
     assert found.tags.count("details") == 1
     assert html.startswith('<div class="recallkit-result"><style>')
     style = re.search(r"<style>(.*?)</style>", html, re.DOTALL)[1]
-    selectors = [part.strip() for line in style.strip().splitlines() for part in line.split("{")[0].split(",")]
-    assert all(selector.startswith(".recallkit-result ") for selector in selectors), "a style that reaches other cells"
+    selectors = [
+        part.strip()
+        for line in style.strip().splitlines()
+        for part in line.split("{")[0].split(",")
+    ]
+    assert all(selector.startswith(".recallkit-result ") for selector in selectors), (
+        "a style that reaches other cells"
+    )
 
 
 def test_charts_are_those_of_the_figures(profiled):
@@ -72,17 +82,26 @@ def test_charts_are_those_of_the_figures(profiled):
     assert isinstance(first, alt.LayerChart)
     assert first.to_dict() == charts["repeated_bigrams"].to_dict()
     assert profiled.chart("distances").to_dict() == charts["distances"].to_dict()
-    with pytest.raises(recallkit.UserError, match="no such figure; there are repeated_bigrams, repeated_by_position"):
+    with pytest.raises(
+        recallkit.UserError,
+        match="no such figure; there are repeated_bigrams, repeated_by_position",
+    ):
         profiled.chart("gap")
 
 
 def test_a_comparison_read_back_shows_what_the_function_showed(few_slices, tmp_path):
-    tables = recallkit.gap("control:recall", ["control:bigram"], slices=few_slices, out=tmp_path / "gap")
+    tables = recallkit.gap(
+        "control:recall", ["control:bigram"], slices=few_slices, out=tmp_path / "gap"
+    )
     read = recallkit.read_comparison(tmp_path / "gap", slices=few_slices)
     shown = Cells(tables._repr_html_()).cells
     assert "control:bigram" in shown
     assert Cells(read._repr_html_()).cells == shown
-    assert [figure.name for figure in read.figures()] == [figure.name for figure in tables.figures()] != []
+    assert (
+        [figure.name for figure in read.figures()]
+        == [figure.name for figure in tables.figures()]
+        != []
+    )
     for name, chart in recallkit.figures(read).items():
         chart.save(tmp_path / f"{name}.svg")
         assert "<path" in (tmp_path / f"{name}.svg").read_text()
@@ -94,7 +113,9 @@ def test_a_result_reads_as_what_its_command_prints(few_slices, tmp_path, run):
     tables = recallkit.gap(*models, slices=few_slices, out=tmp_path / "gap")
     answer, table = printed.partition("Perplexity, recall")[::2]
     assert str(tables).partition("Perplexity, recall")[0].split() == answer.split() != []
-    assert table.splitlines()[-1] == str(tables).splitlines()[-1], "between them columns for which there is room"
+    assert table.splitlines()[-1] == str(tables).splitlines()[-1], (
+        "between them columns for which there is room"
+    )
     assert repr(recallkit.read_comparison(tmp_path / "gap", slices=few_slices)) == repr(tables)
     assert repr(copy.copy(tables)).startswith("GapTables(gap, "), "a copy does not know how"
 
@@ -104,11 +125,15 @@ def test_what_has_one_frame_or_none_reads_as_its_command_prints_it_too(few_slice
     documents, rows = tmp_path / "documents.jsonl", tmp_path / "rows.jsonl"
     documents.write_text('{"text": "The year is 1815.", "pairs": {"year": "1815"}}')
     made = {
-        ("count", text, "-o", tmp_path / "own.duckdb"): lambda: recallkit.count(text, tmp_path / "own.duckdb"),
-        ("slice", text, "--counts", counts, "--seq-len", 64, "-o", tmp_path / "own"): lambda: recallkit.slice(
-            text, tmp_path / "own", counts=counts, seq_len=64
+        ("count", text, "-o", tmp_path / "own.duckdb"): lambda: recallkit.count(
+            text, tmp_path / "own.duckdb"
         ),
-        ("score", "control:bigram", "--slices", tmp_path / "own"): lambda: recallkit.score("control:bigram", slices=tmp_path / "own"),
+        ("slice", text, "--counts", counts, "--seq-len", 64, "-o", tmp_path / "own"): lambda: (
+            recallkit.slice(text, tmp_path / "own", counts=counts, seq_len=64)
+        ),
+        ("score", "control:bigram", "--slices", tmp_path / "own"): lambda: recallkit.score(
+            "control:bigram", slices=tmp_path / "own"
+        ),
         ("verify", tmp_path / "own"): lambda: recallkit.verify(tmp_path / "own"),
     }
     for words, call in made.items():
@@ -117,7 +142,11 @@ def test_what_has_one_frame_or_none_reads_as_its_command_prints_it_too(few_slice
         assert printed.returncode == 0, printed.stderr
         assert repr(call()).split() == printed.stdout.split() != [], words
     printed = run("build-rows", documents, "-o", rows)
-    assert repr(recallkit.build_rows(documents, rows, force=True)).split() == printed.stdout.split() != []
+    assert (
+        repr(recallkit.build_rows(documents, rows, force=True)).split()
+        == printed.stdout.split()
+        != []
+    )
     checked = recallkit.check_scores("control:bigram", slices=tmp_path / "own")
     assert repr(checked).startswith("Difference from a float64 computation")
     assert f"{checked.frame['largest'][0]:.2e}" in repr(checked)

@@ -80,7 +80,10 @@ def test_the_innermost_work_alone_tells(clock, capsys):
             inside(2)
         clock(10)
         outside(3)
-    assert capsys.readouterr().err.splitlines() == ["recallkit: inside: 2 tokens, 0.05/s", "recallkit: outside: 3 tokens, 0.06/s"]
+    assert capsys.readouterr().err.splitlines() == [
+        "recallkit: inside: 2 tokens, 0.05/s",
+        "recallkit: outside: 3 tokens, 0.06/s",
+    ]
 
 
 def test_without_a_total_or_anything_done_nothing_is_invented(clock, capsys):
@@ -109,7 +112,9 @@ def test_a_total_that_is_estimated_is_told_as_such_and_may_change(clock, capsys,
         "recallkit: counting: 12,400 of about 24.8k tokens, 200/s, 1 min 2 s left",
         "recallkit: counting: 31 of 100 tokens, 1/s, 1 min 9 s left",
     ]
-    assert "100/~400 tokens  10/s  30 s left" in _drawn(monkeypatch, clock, "counting", None, 100, 400)
+    assert "100/~400 tokens  10/s  30 s left" in _drawn(
+        monkeypatch, clock, "counting", None, 100, 400
+    )
 
 
 def _drawn(monkeypatch, clock, description, total, *shown) -> str:
@@ -145,7 +150,11 @@ def test_one_of_several_says_which(clock, capsys):
             clock(30)
             show(0)
     said = capsys.readouterr().err.splitlines()
-    assert [line.removeprefix("recallkit: scoring ") for line in said] == ["a (1 of 2): 0 tokens", "b (2 of 2): 0 tokens", "c: 0 tokens"]
+    assert [line.removeprefix("recallkit: scoring ") for line in said] == [
+        "a (1 of 2): 0 tokens",
+        "b (2 of 2): 0 tokens",
+        "c: 0 tokens",
+    ]
 
 
 def test_an_interrupt_says_how_much_was_done_or_is_kept(capsys):

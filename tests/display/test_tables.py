@@ -1,4 +1,5 @@
-"""Tables as Markdown and LaTeX: a reader of either finds the text of every cell again, whatever it holds."""
+"""Tables as Markdown and LaTeX: a reader of either finds the text of every cell again, whatever it
+holds."""
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ HOSTILE = [
     "# heading", "$x^2$", "50 % & more", "a_{b}", "{", "}", "^", "\\input{/etc/passwd}", "[4pt] x", "* star", "a--b", "a---b", "it''s",
     '"quoted"', "<!-- hidden", "http://example.org", "www.example.org", "line\nbreak", "\x1b[31mred", "\u202egnirts", "Zoë", "",
 ]  # fmt: skip
-CELLS = st.one_of(st.sampled_from(HOSTILE), st.text(max_size=12), st.text("\\&%$#_{}[]*~^`\"–…<>|-'!+.():/ a1\n", max_size=16))
+CELLS = st.one_of(
+    st.sampled_from(HOSTILE),
+    st.text(max_size=12),
+    st.text("\\&%$#_{}[]*~^`\"–…<>|-'!+.():/ a1\n", max_size=16),
+)
 
 
 class Cells(HTMLParser):
@@ -79,7 +84,8 @@ MEANING = {
 
 
 def tex_text(source: str) -> str:
-    """What LaTeX prints for text with our escapes. Fails where a character has a meaning that was not taken from it."""
+    """What LaTeX prints for text with our escapes. Fails where a character has a meaning that was
+    not taken from it."""
     position, text = 0, ""
     assert "--" not in source
     while position < len(source):
@@ -107,11 +113,19 @@ def test_latex_prints_every_cell_as_it_is(rows, title, caption):
         for cell, text in zip(row, map(printable, given_), strict=True):
             folded = re.fullmatch(r"\\shortstack\[[lr]\]\{(.*)\}", cell)
             assert bool(folded) is (len(text) > 28)
-            shown = "".join(tex_text(line) for line in folded[1].split(r"\\")) if folded else tex_text(cell)
+            shown = (
+                "".join(tex_text(line) for line in folded[1].split(r"\\"))
+                if folded
+                else tex_text(cell)
+            )
             assert "".join(shown.split()) == "".join(text.split()) if folded else shown == text
     for line in source.split("\n"):
-        assert not re.match(r"\s*[\[*(]", line.split(" & ")[0]) or line.startswith("("), "an argument of the row's end before"
-    shown = re.search(r"\\caption\{(.*)\}\n\\label\{tab:result\}\n\\end\{table\}\n$", source, re.DOTALL)
+        assert not re.match(r"\s*[\[*(]", line.split(" & ")[0]) or line.startswith("("), (
+            "an argument of the row's end before"
+        )
+    shown = re.search(
+        r"\\caption\{(.*)\}\n\\label\{tab:result\}\n\\end\{table\}\n$", source, re.DOTALL
+    )
     assert shown
     assert "\n" not in shown[1]
     tex_text(shown[1])
@@ -128,22 +142,39 @@ def test_figures_below_nothing_have_a_minus_and_names_a_hyphen():
 def test_long_names_are_folded_behind_signs_and_headers_where_they_say():
     name = "organisation/some-model-with-a-name-of-2.8b-parameters-instruct"
     source = Table(
-        "t", ["model", "distance\n1 to 256", "zoo:base-conv-selective"], [[name, "▁▂", Struck("-1.0 %")], ["x" * 70, "", ""]]
+        "t",
+        ["model", "distance\n1 to 256", "zoo:base-conv-selective"],
+        [[name, "▁▂", Struck("-1.0 %")], ["x" * 70, "", ""]],
     ).latex("gap")
-    assert r"\shortstack[l]{organisation/some-model-\\with-a-name-of-2.8b-\\parameters-instruct} & ▁▂" in source
-    assert r"model & \shortstack[r]{distance\\1 to 256} & \shortstack[r]{zoo:base-conv-\\selective} \\" in source
+    assert (
+        r"\shortstack[l]{organisation/some-model-\\with-a-name-of-2.8b-\\parameters-instruct} & ▁▂"
+        in source
+    )
+    assert (
+        r"model & \shortstack[r]{distance\\1 to 256} & \shortstack[r]{zoo:base-conv-\\selective} \\"
+        in source
+    )
     assert rf"\shortstack[l]{{{'x' * 28}\\{'x' * 28}\\{'x' * 14}}} &" in source
     assert source.endswith("\\label{tab:gap}\n\\end{table}\n")
-    assert all(line.startswith(("%", r"\providecommand")) for line in source.partition("\\begin{table}")[0].splitlines())
+    assert all(
+        line.startswith(("%", r"\providecommand"))
+        for line in source.partition("\\begin{table}")[0].splitlines()
+    )
 
 
 def test_headings_span_their_columns_as_the_papers_print_them():
     table = Table(
-        "Gap", ["model", "all", "AR", "other", "share"], [["a", "1", "2", "3", "4"]], groups=[("", 1), ("perplexity", 3), ("gap", 1)]
+        "Gap",
+        ["model", "all", "AR", "other", "share"],
+        [["a", "1", "2", "3", "4"]],
+        groups=[("", 1), ("perplexity", 3), ("gap", 1)],
     )
     lines = table.latex().split("\n")
     at = lines.index("\\toprule")
-    assert lines[at + 1] == r"\multicolumn{1}{c}{} & \multicolumn{3}{c}{perplexity} & \multicolumn{1}{c}{gap} \\"
+    assert (
+        lines[at + 1]
+        == r"\multicolumn{1}{c}{} & \multicolumn{3}{c}{perplexity} & \multicolumn{1}{c}{gap} \\"
+    )
     assert lines[at + 2] == r"\cmidrule(lr){2-4} \cmidrule(lr){5-5}"
     assert lines[at + 3] == r"model & all & AR & other & share \\"
     assert "{lrrrr}" in table.latex()
@@ -159,7 +190,12 @@ def test_files_begin_as_they_are_known_and_say_what_they_need():
 
 
 def test_figures_that_mean_nothing_are_struck_out_and_no_others():
-    table = Table("t", ["model", "share"], [["a~~b", Struck("-252.7 %")], ["c", "3.1 %"]], groups=[("", 1), ("gap", 1)])
+    table = Table(
+        "t",
+        ["model", "share"],
+        [["a~~b", Struck("-252.7 %")], ["c", "3.1 %"]],
+        groups=[("", 1), ("gap", 1)],
+    )
     assert "| a\\~\\~b | ~~-252.7 %~~ |" in table.markdown()
     found = rendered(table)
     assert found.cells[2:] == ["a~~b", "-252.7 %", "c", "3.1 %"]

@@ -1,4 +1,5 @@
-"""GGUF files rounded and unpacked by the example of docs/memory.md are models that score as what they were made from."""
+"""GGUF files rounded and unpacked by the example of docs/memory.md are models that score as what
+they were made from."""
 
 from __future__ import annotations
 
@@ -56,7 +57,9 @@ def nlls(path):
 def blocks(path):
     """The weights of a GGUF file in blocks of 32, by tensor."""
     tensors = gguf.GGUFReader(path).tensors
-    values = {tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in tensors}
+    values = {
+        tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in tensors
+    }
     return {name: each.reshape(-1, 32) for name, each in values.items()}
 
 
@@ -81,6 +84,9 @@ def test_four_bits_are_of_layers_alone(convert, source):
 def test_a_folder_scores_as_its_file(convert, source):
     folder = convert("model")
     assert (folder / "model.safetensors").is_file()
-    assert load_tokenizer(str(folder)).encode(["return 界"])[0].tolist() == load_tokenizer(None).encode(["return 界"])[0].tolist()
+    assert (
+        load_tokenizer(str(folder)).encode(["return 界"])[0].tolist()
+        == load_tokenizer(None).encode(["return 界"])[0].tolist()
+    )
     difference = np.abs(nlls(folder) - nlls(source))
     assert 0 < difference.mean() < 0.05, "bfloat16"

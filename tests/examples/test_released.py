@@ -1,4 +1,5 @@
-"""The example of released checkpoints: small ones of the same layouts under the same hub ids, asked about local rows, without a network."""
+"""The example of released checkpoints: small ones of the same layouts under the same hub ids, asked
+about local rows, without a network."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ SHARPNESS = {
     "EleutherAI/pythia-410m": (1.0, "gpt_neox.final_layer_norm"),
     "RWKV/rwkv-4-430m-pile": (0.5, "rwkv.ln_out"),
 }
-"""How much two models know of the frequencies of tokens, in their last norm and head: shares of gaps of pure guesses are void."""
+"""How much two models know of the frequencies of tokens, in their last norm and head: shares of
+gaps of pure guesses are void."""
 
 
 @pytest.fixture
@@ -36,7 +38,8 @@ def released(load):
 
 @pytest.fixture
 def stand_ins(tmp_path, hub, monkeypatch):
-    """Models under their hub ids, with the tokenizers that theirs have; a folder of text and of rows."""
+    """Models under their hub ids, with the tokenizers that theirs have; a folder of text and of
+    rows."""
     monkeypatch.setattr(layouts, "ROWS", ROWS)
     theirs = {
         "hazyresearch/attn-360m": (layouts.ATTENTION, layouts.CHECKPOINTS["attn"][1]()),
@@ -49,13 +52,26 @@ def stand_ins(tmp_path, hub, monkeypatch):
         folder = tmp_path / name
         folder.mkdir(parents=True)
         (folder / "config.json").write_text(json.dumps(config | {"vocab_size": VOCAB}))
-        torch.save({f"model.{key}": value for key, value in weights.items()}, folder / "pytorch_model.bin")
+        torch.save(
+            {f"model.{key}": value for key, value in weights.items()}, folder / "pytorch_model.bin"
+        )
         hub(name, folder)
     for name, (family, config) in OF_TRANSFORMERS.items():
         torch.manual_seed(3)
-        sizes = {"vocab_size": VOCAB, "hidden_size": 48, "num_hidden_layers": 2, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
-        short = {} if family == "rwkv" else {"max_position_embeddings": 640}  # fewer than a sequence has
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **{**sizes, **config, **short}))
+        sizes = {
+            "vocab_size": VOCAB,
+            "hidden_size": 48,
+            "num_hidden_layers": 2,
+            "bos_token_id": 0,
+            "eos_token_id": 0,
+            "pad_token_id": 0,
+        }
+        short = (
+            {} if family == "rwkv" else {"max_position_embeddings": 640}
+        )  # fewer than a sequence has
+        model = AutoModelForCausalLM.from_config(
+            AutoConfig.for_model(family, **{**sizes, **config, **short})
+        )
         if name in SHARPNESS:
             with torch.no_grad():
                 sharpness, norm = SHARPNESS[name]
@@ -71,9 +87,12 @@ def stand_ins(tmp_path, hub, monkeypatch):
     (tmp_path / "rows").mkdir()
     for task in ("swde", "fda", "squad"):
         rows = [
-            {"doc_id": str(i), "key": "Name", "value": f" {i}", "text": f"Name: {i}\n{text}\nName:"} for i, text in enumerate(TEXTS[:3])
+            {"doc_id": str(i), "key": "Name", "value": f" {i}", "text": f"Name: {i}\n{text}\nName:"}
+            for i, text in enumerate(TEXTS[:3])
         ]
-        (tmp_path / "rows" / f"{task}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (tmp_path / "rows" / f"{task}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows)
+        )
     write_jsonl(tmp_path / "text.jsonl", TEXTS)
     return tmp_path
 
@@ -81,17 +100,24 @@ def stand_ins(tmp_path, hub, monkeypatch):
 TEXTS = made_up_texts(40, 60, seed=4)
 
 
-def test_models_are_measured_beside_their_printed_figures_and_reused(home, released, stand_ins, monkeypatch, capsys):
+def test_models_are_measured_beside_their_printed_figures_and_reused(
+    home, released, stand_ins, monkeypatch, capsys
+):
     out, text = stand_ins / "out", str(stand_ins / "text.jsonl")
     words = (
-        f"--out {out} --data {stand_ins / 'rows'} --text {text} --tokens 1k --train-text {text} --train-tokens 2k --device cpu --limit 2"
+        f"--out {out} --data {stand_ins / 'rows'} --text {text} --tokens 1k --train-text {text} "
+        "--train-tokens 2k --device cpu --limit 2"
     )
     models = ["hazyresearch/based-360m", "*pythia-410m", "*430m*", "hazyresearch/based-1b-50b"]
-    monkeypatch.setattr("sys.argv", ["released.py", *words.split(), "--device", "cpu", "--models", *models])
+    monkeypatch.setattr(
+        "sys.argv", ["released.py", *words.split(), "--device", "cpu", "--models", *models]
+    )
     with pytest.raises(SystemExit, match=r"not measured in full: 1\.3B, 50B$"):
         released.main()
     printed = capsys.readouterr()
-    assert "1.3B, 50B: hazyresearch/attn-1b-50bn: neither here nor in the hub's cache" in printed.err
+    assert (
+        "1.3B, 50B: hazyresearch/attn-1b-50bn: neither here nor in the hub's cache" in printed.err
+    )
     assert "hours of reading" in printed.out
     table = pl.read_csv(out / "released.csv")
     assert table.group_by("group", maintain_order=True).agg(pl.col("model").n_unique()).rows() == [
@@ -100,17 +126,34 @@ def test_models_are_measured_beside_their_printed_figures_and_reused(home, relea
     ]
     of_based = table.filter(model="hazyresearch/based-360m")
     figures = {row["figure"]: row for row in of_based.to_dicts()}
-    of_print = {"ppl all": 8.65, "ppl ar": 2.07, "ppl other": 9.64, "swde": 29.16, "fda": 11.71, "squad": 25.07}
+    of_print = {
+        "ppl all": 8.65,
+        "ppl ar": 2.07,
+        "ppl other": 9.64,
+        "swde": 29.16,
+        "fda": 11.71,
+        "squad": 25.07,
+    }
     assert {name: row["printed"] for name, row in figures.items()} == of_print
-    gap = recallkit.read_comparison(out / "Pile-400M" / "gap").tables.gap.filter(source="ALL", slice="ar_hit", model="rwkv-4-430m-pile")
+    gap = recallkit.read_comparison(out / "Pile-400M" / "gap").tables.gap.filter(
+        source="ALL", slice="ar_hit", model="rwkv-4-430m-pile"
+    )
     figures = {row["figure"]: row for row in table.filter(model="RWKV/rwkv-4-430m-pile").to_dicts()}
     assert figures["ppl ar"]["measured"] == pytest.approx(gap["ppl_model"].item())
     assert figures["gap share"]["measured"] == pytest.approx(100 * gap["gap_share"].item())
     assert all(row["measured"] is not None for row in figures.values())
-    assert table.filter(pl.col("group") != "360M, 10B")["printed"].null_count() == len(table) - len(table.filter(group="360M, 10B"))
+    assert table.filter(pl.col("group") != "360M, 10B")["printed"].null_count() == len(table) - len(
+        table.filter(group="360M, 10B")
+    )
     folders = [out / "slices" / "scores", out / "360M-10B" / "recall" / "documents"]
-    done = {path: path.stat().st_mtime_ns for folder in folders for path in folder.rglob("*.parquet")}
-    assert {path.stem for path in done if path.parent.parent == folders[1]} == {"swde-v0", "fda-v0", "squad-v0"}
+    done = {
+        path: path.stat().st_mtime_ns for folder in folders for path in folder.rglob("*.parquet")
+    }
+    assert {path.stem for path in done if path.parent.parent == folders[1]} == {
+        "swde-v0",
+        "fda-v0",
+        "squad-v0",
+    }
     assert len(done) == 4 + 2 * 3
     with pytest.raises(SystemExit):
         released.main()
@@ -131,16 +174,40 @@ def test_models_are_measured_beside_their_printed_figures_and_reused(home, relea
 )
 def test_a_figure_differs_where_print_is_outside(released, figure, measured, low, high, differs):
     row = released.beside_printed(
-        "360M, 10B", {"model": "hazyresearch/based-360m", "figure": figure, "measured": measured, "low": low, "high": high}
+        "360M, 10B",
+        {
+            "model": "hazyresearch/based-360m",
+            "figure": figure,
+            "measured": measured,
+            "low": low,
+            "high": high,
+        },
     )
     assert row["differs"] is differs
 
 
-def test_a_reference_comes_with_the_models_of_its_group_and_the_plan_is_of_them(released, monkeypatch, capsys):
+def test_a_reference_comes_with_the_models_of_its_group_and_the_plan_is_of_them(
+    released, monkeypatch, capsys
+):
     assert released.chosen(["*/mamba-1b", "allenai/Olmo-3*"]) == {
         "1.3B, 10B": ["hazyresearch/attn-1b", "hazyresearch/mamba-1b"],
         "Olmo, 7B": ["allenai/Olmo-3-1025-7B"],
     }
-    monkeypatch.setattr("sys.argv", ["released.py", "--plan", "--tflops", "100", "--tokens", "16M", "--models", "RWKV/rwkv-4-1b5-pile"])
+    monkeypatch.setattr(
+        "sys.argv",
+        [
+            "released.py",
+            "--plan",
+            "--tflops",
+            "100",
+            "--tokens",
+            "16M",
+            "--models",
+            "RWKV/rwkv-4-1b5-pile",
+        ],
+    )
     released.main()
-    assert "At most 12 GB of weights and 2.0 GB of text; 0.4 hours of reading" in capsys.readouterr().out
+    assert (
+        "At most 12 GB of weights and 2.0 GB of text; 0.4 hours of reading"
+        in capsys.readouterr().out
+    )

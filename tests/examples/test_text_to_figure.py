@@ -1,4 +1,5 @@
-"""The example from text to a figure: it runs on text of one's own, cell by cell, and its figure holds what it counted."""
+"""The example from text to a figure: it runs on text of one's own, cell by cell, and its figure
+holds what it counted."""
 
 from __future__ import annotations
 
@@ -32,14 +33,22 @@ def made(tmp_path_factory, home):
 
 def test_its_query_counts_every_rare_token_once(made):
     names, out = made
-    labels = pl.read_parquet(out / "slices" / "tokens.parquet").filter(pl.col("train_count") <= names["RARE"])
+    labels = pl.read_parquet(out / "slices" / "tokens.parquet").filter(
+        pl.col("train_count") <= names["RARE"]
+    )
     grouped = names["grouped"]
     assert grouped["tokens"].sum() == len(labels) > 0
-    times = labels["occurrences"].cast(pl.String).replace({str(n): "3 or more" for n in range(3, 1000)})
+    times = (
+        labels["occurrences"].cast(pl.String).replace({str(n): "3 or more" for n in range(3, 1000)})
+    )
     assert dict(grouped.select("times", "tokens").rows()) == dict(times.value_counts().rows())
     scores = pl.read_parquet(score_path(out / "slices", "zoo:attention"))
-    every = pl.concat([pl.read_parquet(out / "slices" / "tokens.parquet"), scores.select("nll")], how="horizontal")
-    first = every.filter((pl.col("train_count") <= names["RARE"]) & (pl.col("occurrences") == 0))["nll"].cast(pl.Float64)
+    every = pl.concat(
+        [pl.read_parquet(out / "slices" / "tokens.parquet"), scores.select("nll")], how="horizontal"
+    )
+    first = every.filter((pl.col("train_count") <= names["RARE"]) & (pl.col("occurrences") == 0))[
+        "nll"
+    ].cast(pl.Float64)
     assert grouped.filter(times="0")["attention"].item() == pytest.approx((-first).exp().mean())
 
 

@@ -1,4 +1,5 @@
-"""The papers' theory as programs: each checks itself as it runs; what they print of circuits, bounds and patterns is the papers'."""
+"""The papers' theory as programs: each checks itself as it runs; what they print of circuits,
+bounds and patterns is the papers'."""
 
 from __future__ import annotations
 
@@ -13,7 +14,11 @@ PRINTED = {
         "DFT, fast             4      8        0",
         "what cancels          2      4        3",
     ],
-    "2_base_conv": ["shift 1 layer, running sum 2, remember 3", "degree 3: 345 layers", "answers every query of every two pairs"],
+    "2_base_conv": [
+        "shift 1 layer, running sum 2, remember 3",
+        "degree 3: 345 layers",
+        "answers every query of every two pairs",
+    ],
     "3_mqar": ["20 sequences: attention answers every query"],
     "4_bounds": [
         "44, 176, 703 bits",
@@ -54,4 +59,7 @@ def test_a_path_is_found_where_there_is_one_and_masks_that_never_connect_say_so(
     ring[3, 4] = True
     assert patterns.check_pattern([ring[None]]).path == [0, 2, 4, 3, 5, 1]
     causal = patterns.pattern_masks("fixed", 64, causal=True, stride=8)
-    assert (patterns.check_pattern(causal).hops, patterns.check_pattern(causal, causal=True).hops) == (None, 2)
+    assert (
+        patterns.check_pattern(causal).hops,
+        patterns.check_pattern(causal, causal=True).hops,
+    ) == (None, 2)

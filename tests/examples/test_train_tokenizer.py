@@ -7,7 +7,9 @@ from recallkit.text.tokenizers import load_tokenizer
 
 def test_a_small_tokenizer_gives_every_text_back(load, home, tmp_path, monkeypatch, capsys):
     path = tmp_path / "tokenizer.json"
-    monkeypatch.setattr("sys.argv", ["example.py", "--out", str(path), "--vocab-size", "300", "--limit", "20000"])
+    monkeypatch.setattr(
+        "sys.argv", ["example.py", "--out", str(path), "--vocab-size", "300", "--limit", "20000"]
+    )
     load("01_train_tokenizer").main()
     assert capsys.readouterr().out.endswith(f"{path}: 300 entries\n")
     tokenizer = load_tokenizer(str(path))

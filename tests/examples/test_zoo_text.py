@@ -37,11 +37,17 @@ def test_another_python_is_refused(zoo_text, monkeypatch, tmp_path):
 
 
 def test_a_passage_of_every_document(zoo_text):
-    """In the same order, of whole lines, all of one length but for a last line; what is shorter is whole."""
+    """In the same order, of whole lines, all of one length but for a last line; what is shorter is
+    whole."""
     documents = {
-        (t.source, t.id): text for t in library_texts("validation") if t.id not in zoo_text.LEFT_OUT and (text := t.text()).strip()
+        (t.source, t.id): text
+        for t in library_texts("validation")
+        if t.id not in zoo_text.LEFT_OUT and (text := t.text()).strip()
     }
-    passages = {(p["source"], p["id"]): p["text"] for p in zoo_text.passages(library_texts("validation"), 200_000)}
+    passages = {
+        (p["source"], p["id"]): p["text"]
+        for p in zoo_text.passages(library_texts("validation"), 200_000)
+    }
     assert list(passages) == list(documents)
     cut = {name: text for name, text in passages.items() if text != documents[name]}
     length = min(map(len, cut.values()))
@@ -52,7 +58,12 @@ def test_a_passage_of_every_document(zoo_text):
         start = whole.index(text)
         assert start == 0 or whole[start - 1] == "\n"
         assert text[-1] == "\n" or whole.endswith(text)
-        assert len(text) - len(text.splitlines(keepends=True)[-1]) < length, "not a line more than it takes"
+        assert len(text) - len(text.splitlines(keepends=True)[-1]) < length, (
+            "not a line more than it takes"
+        )
     assert sum(map(len, passages.values())) == pytest.approx(200_000, rel=0.05)
-    starts = [documents[name].index(text) / (len(documents[name]) - len(text) or 1) for name, text in cut.items()]
+    starts = [
+        documents[name].index(text) / (len(documents[name]) - len(text) or 1)
+        for name, text in cut.items()
+    ]
     assert min(starts) < 0.2 < 0.8 < max(starts), "not their beginnings"

@@ -1,4 +1,5 @@
-"""What tests of faults share: processes that commit often, signals once they are listened for, and what a folder shows."""
+"""What tests of faults share: processes that commit often, signals once they are listened for, and
+what a folder shows."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def listens(process: BaseProcess | Popen[str]) -> bool:
         status = Path(f"/proc/{process.pid}/status").read_text()
     except OSError:
         return False
-    caught = int(next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1], 16)
+    caught = int(
+        next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1], 16
+    )
     return bool(caught >> (signal.SIGTERM - 1) & 1)
 
 
@@ -58,21 +61,39 @@ def listening(start) -> Callable[..., BaseProcess]:
 
 
 def visible(folder: Path) -> dict[str, bytes]:
-    """Every file that is not hidden, nor in a hidden folder, by its name: what others take for results."""
+    """Every file that is not hidden, nor in a hidden folder, by its name: what others take for
+    results."""
     names = {path: path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
-    return {str(name): path.read_bytes() for path, name in names.items() if not any(part.startswith(".") for part in name.parts)}
+    return {
+        str(name): path.read_bytes()
+        for path, name in names.items()
+        if not any(part.startswith(".") for part in name.parts)
+    }
 
 
 def made_of(folder: Path) -> dict[str, object]:
-    """What a folder shows, bytes; of a counts table its facts, for DuckDB does not write the same bytes twice."""
+    """What a folder shows, bytes; of a counts table its facts, for DuckDB does not write the same
+    bytes twice."""
     made: dict[str, object] = {}
     for name, content in visible(folder).items():
         if content[8:12] == b"DUCK":
-            made[name] = {key: value for key, value in read_meta(folder / name).items() if key != "timings"}
+            made[name] = {
+                key: value for key, value in read_meta(folder / name).items() if key != "timings"
+            }
         elif name.endswith(".json") and b'"kind": "counts"' in content:
-            made[name] = {key: value for key, value in json.loads(content).items() if key not in ("members", "digest")}
-        elif name.endswith(".json") and b'"timings"' in content:  # how long it took is another matter each time
-            made[name] = {key: value for key, value in json.loads(content).items() if key not in ("timings", "digest")}
+            made[name] = {
+                key: value
+                for key, value in json.loads(content).items()
+                if key not in ("members", "digest")
+            }
+        elif (
+            name.endswith(".json") and b'"timings"' in content
+        ):  # how long it took is another matter each time
+            made[name] = {
+                key: value
+                for key, value in json.loads(content).items()
+                if key not in ("timings", "digest")
+            }
         elif "lm-eval/" in name:  # its files hold the time of day: whole is all that they can be
             assert content.endswith((b"\n", b"}"))
         else:
@@ -83,26 +104,37 @@ def made_of(folder: Path) -> dict[str, object]:
 def left_over(folder: Path) -> list[Path]:
     """Unfinished files, those of journals aside."""
     hidden = [path for path in folder.rglob(".*") if not path.name.endswith(".partial")]
-    return [path for path in hidden if not any(parent.name.endswith(".partial") for parent in path.parents)]
+    return [
+        path
+        for path in hidden
+        if not any(parent.name.endswith(".partial") for parent in path.parents)
+    ]
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Every file, of a folder that changes meanwhile: `rglob` fails where a folder has just gone."""
+    """Every file, of a folder that changes meanwhile: `rglob` fails where a folder has just
+    gone."""
     return [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
 
 
 def has_committed(folder: Path) -> bool:
     """Whether a journal in it holds work: a state is written whole."""
-    return any(json.loads(path.read_text())["num_parts"] for path in files_below(folder) if path.name == "state.json")
+    return any(
+        json.loads(path.read_text())["num_parts"]
+        for path in files_below(folder)
+        if path.name == "state.json"
+    )
 
 
 def kept(folder: Path) -> set[tuple[str, int]]:
-    """What is kept of unfinished work: parts that say whose they are, and the number of commits in a state. A journal's part is not kept
-    before its state says so.
+    """What is kept of unfinished work: parts that say whose they are, and the number of commits in
+    a state. A journal's part is not kept before its state says so.
     """
     found = set()
     for path in files_below(folder):
-        if path.parent.name.endswith(".partial") and re.fullmatch(r"(part|begun)-.+-\d+", path.name):
+        if path.parent.name.endswith(".partial") and re.fullmatch(
+            r"(part|begun)-.+-\d+", path.name
+        ):
             found.add((path.name, 0))
         if path.name == "state.json":
             with contextlib.suppress(OSError):  # it has just ended
@@ -123,31 +155,93 @@ def compared(small_slices: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture
-def command(text, small_slices, compared, tiny_model, tmp_path) -> Callable[[str, Path], list[object]]:
-    """A command that writes to a folder, which is made ready for it; more words of its name are of its options."""
-    rows = [{"doc_id": str(i), "key": "of", "value": "the", "text": f"{text} of:"} for i, text in enumerate(made_up_texts(40, 80, seed=7))]
+def command(
+    text, small_slices, compared, tiny_model, tmp_path
+) -> Callable[[str, Path], list[object]]:
+    """A command that writes to a folder, which is made ready for it; more words of its name are of
+    its options."""
+    rows = [
+        {"doc_id": str(i), "key": "of", "value": "the", "text": f"{text} of:"}
+        for i, text in enumerate(made_up_texts(40, 80, seed=7))
+    ]
     (tmp_path / "fda.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def make(name: str, folder: Path) -> list[object]:
-        if name.split()[0] in ("score", "gap", "ablate", "track") and not (folder / "slices").exists():
-            shutil.copytree(small_slices, folder / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
-        training = ["--device", "cpu", "--tokens", 2000, "--seq-len", 64, "--batch", 4, "--checkpoint-every", 1000]
+        if (
+            name.split()[0] in ("score", "gap", "ablate", "track")
+            and not (folder / "slices").exists()
+        ):
+            shutil.copytree(
+                small_slices, folder / "slices", ignore=shutil.ignore_patterns("scores", "gap")
+            )
+        training = [
+            "--device",
+            "cpu",
+            "--tokens",
+            2000,
+            "--seq-len",
+            64,
+            "--batch",
+            4,
+            "--checkpoint-every",
+            1000,
+        ]
         evaluation = ["--device", "cpu", "--tasks", "fda", "--data", tmp_path, "--batch-size", 2]
-        pair, of_slices = [tiny_model("gpt_neox"), tiny_model("llama")], ["--slices", folder / "slices", "--device", "cpu"]
+        pair, of_slices = (
+            [tiny_model("gpt_neox"), tiny_model("llama")],
+            ["--slices", folder / "slices", "--device", "cpu"],
+        )
         commands: dict[str, list[object]] = {
             "count": [text, "-o", folder / "c.duckdb", "--export", folder / "c.parquet"],
             "slice": [text, "-o", folder / "s", "--seq-len", 64],
             "profile": [text, "-o", folder / "p", "--seq-len", 64],
-            "score": [tiny_model("gpt_neox"), "--device", "cpu", "--batch-tokens", 512, "--slices", folder / "slices"],
-            "gap": ["control:recall", "control:bigram", "--slices", folder / "slices", "-o", folder / "gap"],
+            "score": [
+                tiny_model("gpt_neox"),
+                "--device",
+                "cpu",
+                "--batch-tokens",
+                512,
+                "--slices",
+                folder / "slices",
+            ],
+            "gap": [
+                "control:recall",
+                "control:bigram",
+                "--slices",
+                folder / "slices",
+                "-o",
+                folder / "gap",
+            ],
             "gap far": [*pair, *of_slices, "--context-gain", "16", "-o", folder / "gap"],
             "track": [pair[0], f"step-1={pair[1]}", *of_slices, "-o", folder / "track"],
             "report": [compared, "-o", folder / "r.html"],
             "eval-recall": [tiny_model("rwkv"), *evaluation, "-o", folder / "e"],
-            "ablate": [tiny_model("llama"), "--mixers", "1", "--slices", folder / "slices", "--device", "cpu", "-o", folder / "a"],
+            "ablate": [
+                tiny_model("llama"),
+                "--mixers",
+                "1",
+                "--slices",
+                folder / "slices",
+                "--device",
+                "cpu",
+                "-o",
+                folder / "a",
+            ],
             "ablate heads": [tiny_model("llama"), "--heads", *of_slices, "-o", folder / "a"],
             "train": ["zoo:mamba", text, "--no-lists", *training, "-o", folder / "t"],
-            "mqar": [tiny_model("rwkv"), "--device", "cpu", "--seq-len", 32, "--pairs", 4, "--samples", 64, "-o", folder / "m"],
+            "mqar": [
+                tiny_model("rwkv"),
+                "--device",
+                "cpu",
+                "--seq-len",
+                32,
+                "--pairs",
+                4,
+                "--samples",
+                64,
+                "-o",
+                folder / "m",
+            ],
         }
         return [name.split()[0], *commands[name]]
 

@@ -1,4 +1,5 @@
-"""Processes that end themselves at a chosen place, at once, as by SIGKILL: no block is left, no buffer written."""
+"""Processes that end themselves at a chosen place, at once, as by SIGKILL: no block is left, no
+buffer written."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from recallkit.commands import COMMANDS
 from tests.faults.conftest import commit_often
 
 NAMES = ("replace", "rename", "link", "unlink", "rmdir", "fsync", "mkdir")
-"""The calls that decide what is there after a kill; pathlib and shutil make them through `os`, too."""
+"""The calls that decide what is there after a kill; pathlib and shutil make them through `os`,
+too."""
 DEAD = 77
 NEVER = -1
 
@@ -24,11 +26,14 @@ def place_of(path: int | str | Path, dir_fd: int | None = None) -> str:
     """The path that a call is about, which may be an open file, or a name in an open folder."""
     if isinstance(path, int):
         return str(Path(f"/proc/self/fd/{path}").readlink())
-    return str((Path() if dir_fd is None else Path(f"/proc/self/fd/{dir_fd}").readlink()) / os.fspath(path))
+    return str(
+        (Path() if dir_fd is None else Path(f"/proc/self/fd/{dir_fd}").readlink()) / os.fspath(path)
+    )
 
 
 def die_at(number: int, folder: Path, tally: Path) -> None:
-    """Ends this process before the call of one of NAMES with this number, from 0, in `folder`; writes how many calls there were."""
+    """Ends this process before the call of one of NAMES with this number, from 0, in `folder`;
+    writes how many calls there were."""
     commit_often()
     done, on_disk = 0, set()
 
@@ -55,7 +60,8 @@ def die_at(number: int, folder: Path, tally: Path) -> None:
 
 
 def serve(asked: Connection, folder: Path, environment: dict[str, str]) -> None:
-    """Answers (words of a command, point) with (exit status, calls, stderr) of a copy of this process that dies there."""
+    """Answers (words of a command, point) with (exit status, calls, stderr) of a copy of this
+    process that dies there."""
     os.environ.update(environment)
     for module in set(COMMANDS.values()):
         importlib.import_module(module)
@@ -72,7 +78,14 @@ def serve(asked: Connection, folder: Path, environment: dict[str, str]) -> None:
         asked.send((status, tally.read_text(), err.read_text()))
 
 
-_IMPORTED = ("numpy", "numba", "tokenizers", "recallkit.slicing.run", "recallkit.scoring.run", "recallkit.counting.run")
+_IMPORTED = (
+    "numpy",
+    "numba",
+    "tokenizers",
+    "recallkit.slicing.run",
+    "recallkit.scoring.run",
+    "recallkit.counting.run",
+)
 """What takes long to import and starts no threads."""
 
 

@@ -1,4 +1,5 @@
-"""Text that changes while it is read: one line that names the shard, nothing finished, and no trace once it is what it was."""
+"""Text that changes while it is read: one line that names the shard, nothing finished, and no trace
+once it is what it was."""
 
 from __future__ import annotations
 
@@ -41,22 +42,31 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
         patch.setattr(readers, "BLOCK_BYTES", 1 << 12)
         patch.setattr(encoding, "_BATCH_CHARACTERS", 4_000)
         patch.setattr(sequences, "SEQUENCES_PER_ROW_GROUP", 16)
-        yield [write_jsonl(folder / f"{name}.jsonl", made_up_texts(40, 120, seed=number)) for number, name in enumerate("ab")]
+        yield [
+            write_jsonl(folder / f"{name}.jsonl", made_up_texts(40, 120, seed=number))
+            for number, name in enumerate("ab")
+        ]
 
 
 @pytest.fixture(scope="module")
 def expected(shards, tmp_path_factory) -> dict[str, bytes]:
     """What is made of a text that stays."""
-    text, folder = TextOptions([str(shards[0].parent)], "validation"), tmp_path_factory.mktemp("whole")
+    text, folder = (
+        TextOptions([str(shards[0].parent)], "validation"),
+        tmp_path_factory.mktemp("whole"),
+    )
     slicing.slice_text(text, folder, counts=None, seq_len=64)
     return tables(folder)
 
 
 @pytest.fixture
 def command(shards, monkeypatch, capsys) -> Callable[..., tuple[int, list[str]]]:
-    """Slices the text in this process, which does something once the reading is at `at`; gives its status and what it says."""
+    """Slices the text in this process, which does something once the reading is at `at`; gives its
+    status and what it says."""
 
-    def call(out: Path, *, at: Position | None = None, then: Callable[[], None] = lambda: None) -> tuple[int, list[str]]:
+    def call(
+        out: Path, *, at: Position | None = None, then: Callable[[], None] = lambda: None
+    ) -> tuple[int, list[str]]:
         whole = OpenText.encoded
 
         def watched(self: OpenText, *arguments: object) -> Iterator[EncodedDocuments]:
@@ -78,15 +88,25 @@ def command(shards, monkeypatch, capsys) -> Callable[..., tuple[int, list[str]]]
 
 def tables(folder: Path) -> dict[str, bytes]:
     """What decides no byte of a table, the seconds of its stages, stands in manifest.json."""
-    return {name: content for name, content in visible(folder).items() if not name.endswith("manifest.json")}
+    return {
+        name: content
+        for name, content in visible(folder).items()
+        if not name.endswith("manifest.json")
+    }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_text_that_changes_is_told_and_leaves_no_trace(command, shards, expected, tmp_path, change):
+def test_a_text_that_changes_is_told_and_leaves_no_trace(
+    command, shards, expected, tmp_path, change
+):
     """A shard half read, one not read yet, and of one way to change one that was read."""
     assert "tokens.parquet" in expected
     before = [shard.read_bytes() for shard in shards]
-    moments = [(0, Position(0, 20)), (1, Position(0, 20)), *([(0, Position(1, 20))] if change is replace else [])]
+    moments = [
+        (0, Position(0, 20)),
+        (1, Position(0, 20)),
+        *([(0, Position(1, 20))] if change is replace else []),
+    ]
     for place, at in moments:
         out = tmp_path / f"{place}{at}"
         status, said = command(out, at=at, then=lambda shard=shards[place]: change(shard))
@@ -95,7 +115,9 @@ def test_a_text_that_changes_is_told_and_leaves_no_trace(command, shards, expect
         assert changed != before[place]
         assert status == 1, said
         assert len(said) == 1
-        assert said[0].startswith(f"recallkit: {shards[place]}: {GONE if change is Path.unlink else CHANGED}")
+        assert said[0].startswith(
+            f"recallkit: {shards[place]}: {GONE if change is Path.unlink else CHANGED}"
+        )
         assert not visible(out)
         assert not left_over(out)
         status, said = command(out)
@@ -104,7 +126,9 @@ def test_a_text_that_changes_is_told_and_leaves_no_trace(command, shards, expect
         assert not list(out.rglob(".*"))
 
 
-def test_work_on_a_shard_that_cannot_be_read_for_a_while_is_not_lost(command, shards, expected, tmp_path):
+def test_work_on_a_shard_that_cannot_be_read_for_a_while_is_not_lost(
+    command, shards, expected, tmp_path
+):
     """A file server that is away: what was read before is right."""
     before = shards[1].read_bytes()
     status, said = command(tmp_path / "cut", at=Position(0, 30), then=shards[1].unlink)

@@ -1,7 +1,9 @@
-"""Killed at each place where the names of files change: before a rename, a link, a removal or an fsync, then run again.
+"""Killed at each place where the names of files change: before a rename, a link, a removal or an
+fsync, then run again.
 
-A process ends itself there at once, as by SIGKILL: no block is left, no buffer written. Whatever the place, what is visible is whole
-and fits together, and the same command makes the same bytes and leaves nothing behind.
+A process ends itself there at once, as by SIGKILL: no block is left, no buffer written. Whatever
+the place, what is visible is whole and fits together, and the same command makes the same bytes and
+leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{_SLICE}; gap control:recall control:bigram --slices @out/s -o @out/gap",
         "gap control:recall control:bigram --slices @out/s -o @out/gap --cluster sequence --force",
     ),
-    "mqar": ("", "mqar control:bigram --counts @counts.duckdb --seq-len 16 --pairs 2 --samples 4 -o @out/m"),
+    "mqar": (
+        "",
+        "mqar control:bigram --counts @counts.duckdb --seq-len 16 --pairs 2 --samples 4 -o @out/m",
+    ),
 }
 """What is there before, and the command that is killed."""
 
@@ -46,7 +51,8 @@ def place(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(warm: ForkServerContext, place: Path) -> Iterator[Callable[[str, int], tuple[int, str]]]:
-    """Runs a command in a copy of a process that has imported everything, until it dies at a point -> exit status, what it tallied."""
+    """Runs a command in a copy of a process that has imported everything, until it dies at a point
+    -> exit status, what it tallied."""
     mine, its = warm.Pipe()
     server = warm.Process(target=serve, args=(its, place, dict(os.environ)))
     server.start()
@@ -89,7 +95,9 @@ def check(run: Callable[..., tuple[int, str]], place: Path) -> Callable[..., int
         for number in points:
             fresh()
             assert run(command, number)[0] == DEAD, f"point {number} was not met"
-            errors = [f for f in verify(out).findings if f.is_error and f.kind != "missing"]  # old members go before new ones come
+            errors = [
+                f for f in verify(out).findings if f.is_error and f.kind != "missing"
+            ]  # old members go before new ones come
             assert not errors, f"killed at point {number}"
             assert run(command)[0] == 0
             assert made_of(out) == wanted, f"killed at point {number}"
@@ -102,7 +110,8 @@ def check(run: Callable[..., tuple[int, str]], place: Path) -> Callable[..., int
 
 @pytest.mark.parametrize(("name", "at"), [("slice again", 0.7), ("gap again", -8)])
 def test_killed_once(check, name, at):
-    """At a share of all points, or so many before the end: there the list is renamed already, and the members are being renamed."""
+    """At a share of all points, or so many before the end: there the list is renamed already, and
+    the members are being renamed."""
 
     def choose(total: int) -> range:
         point = total + at if at < 0 else int(total * at)

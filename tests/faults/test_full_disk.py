@@ -1,4 +1,5 @@
-"""A disk that fills while a command writes: one line, nothing half, and the same bytes once there is room."""
+"""A disk that fills while a command writes: one line, nothing half, and the same bytes once there
+is room."""
 
 from __future__ import annotations
 
@@ -24,7 +25,10 @@ def disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
     def mount(kilobytes: int) -> Path:
         change = "remount," if place.is_mount() else ""
         done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"{change}size={kilobytes}k", "tmpfs", str(place)], capture_output=True, text=True, check=False
+            ["mount", "-t", "tmpfs", "-o", f"{change}size={kilobytes}k", "tmpfs", str(place)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             pytest.skip(f"this machine lets no test mount a small disk: {done.stderr.strip()}")
@@ -41,7 +45,9 @@ def kilobytes_of(folder: Path) -> int:
 
 
 _NAMES = ["count", "slice", "profile", "score", "gap", "report", "eval-recall", "mqar"]
-_SLOW = [pytest.param(name, share, marks=pytest.mark.slow) for name in _NAMES for share in (0.05, 0.5)]
+_SLOW = [
+    pytest.param(name, share, marks=pytest.mark.slow) for name in _NAMES for share in (0.05, 0.5)
+]
 
 
 @pytest.mark.parametrize(("name", "share"), [("slice", 0.6), *_SLOW])
@@ -62,7 +68,9 @@ def test_a_full_disk_is_one_line_and_the_command_goes_on(run, disk, command, tmp
     assert "no space left on the disk" in lines[-1]
     assert "free some" in lines[-1]
     assert "Traceback" not in done.stderr
-    assert {made: content for made, content in made_of(small).items() if expected.get(made) != content} == {}
+    assert {
+        made: content for made, content in made_of(small).items() if expected.get(made) != content
+    } == {}
     assert not left_over(small)
     disk(1 << 16)
     done = run(*arguments)

@@ -1,4 +1,5 @@
-"""Commands interrupted, by Ctrl-C, SIGTERM and SIGKILL: one line, nothing half, and the same bytes in the end."""
+"""Commands interrupted, by Ctrl-C, SIGTERM and SIGKILL: one line, nothing half, and the same bytes
+in the end."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ GOES_ON = "the same command resumes from here"
 
 
 def check_stopped(process: BaseProcess, number: signal.Signals) -> None:
-    """One line of ours as the last, and the exit status that shells know; Python may report what fell into an import before."""
+    """One line of ours as the last, and the exit status that shells know; Python may report what
+    fell into an import before."""
     word, status = LINES[number]
     err = process.err.read_text()
     assert process.exitcode == status, err
@@ -31,11 +33,21 @@ def check_stopped(process: BaseProcess, number: signal.Signals) -> None:
 
 @pytest.mark.parametrize(
     ("stage", "number"),
-    [("count", signal.SIGINT), *(pytest.param(name, signal.SIGTERM, marks=pytest.mark.slow) for name in ("slice", "profile"))],
+    [
+        ("count", signal.SIGINT),
+        *(
+            pytest.param(name, signal.SIGTERM, marks=pytest.mark.slow)
+            for name in ("slice", "profile")
+        ),
+    ],
 )
 def test_asked_to_end_a_command_keeps_its_work(listening, text, tmp_path, stage, number):
     def command(name: str) -> list[object]:
-        more = ["--limit-tokens", 30_000, "--export", tmp_path / name / "made.parquet"] if stage == "count" else ["--seq-len", 64]
+        more = (
+            ["--limit-tokens", 30_000, "--export", tmp_path / name / "made.parquet"]
+            if stage == "count"
+            else ["--seq-len", 64]
+        )
         return [stage, text, "-o", tmp_path / name / "made", *more]
 
     process = listening(*command("cut"))
@@ -86,9 +98,19 @@ def test_training_that_is_asked_to_end_loses_no_step(start, command, tmp_path):
 
 
 def test_ctrl_c_is_heard_at_any_moment(home, tmp_path):
-    """Also while modules are being imported, where an exception would be lost or leave the import lock taken."""
+    """Also while modules are being imported, where an exception would be lost or leave the import
+    lock taken."""
     shard = write_jsonl(tmp_path / "long.jsonl", made_up_texts(400, 400) * 20)
-    command = [sys.executable, "-m", "recallkit", "count", str(shard), "-o", str(tmp_path / "c.duckdb"), "--force"]
+    command = [
+        sys.executable,
+        "-m",
+        "recallkit",
+        "count",
+        str(shard),
+        "-o",
+        str(tmp_path / "c.duckdb"),
+        "--force",
+    ]
     for seconds in (0.0, 0.3):
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         while not listens(process) and process.poll() is None:
@@ -102,9 +124,21 @@ def test_ctrl_c_is_heard_at_any_moment(home, tmp_path):
 
 
 def test_workers_leave_the_end_to_their_parent(listening, tiny_model, small_slices, tmp_path):
-    """A batch system sends SIGTERM to all processes of a job: none of them dies on its own and is replaced."""
-    shutil.copytree(small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
-    process = listening("score", tiny_model("llama"), "--device", "cpu", "--workers", 2, "--slices", tmp_path / "slices")
+    """A batch system sends SIGTERM to all processes of a job: none of them dies on its own and is
+    replaced."""
+    shutil.copytree(
+        small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap")
+    )
+    process = listening(
+        "score",
+        tiny_model("llama"),
+        "--device",
+        "cpu",
+        "--workers",
+        2,
+        "--slices",
+        tmp_path / "slices",
+    )
     while len(workers := listening_workers(process.pid)) < 2 and process.exitcode is None:
         time.sleep(0.01)
     assert process.exitcode is None, process.err.read_text()

@@ -1,7 +1,9 @@
-"""Killed for real: SIGKILL once a command has kept some of its work, again some time later, and the same bytes in the end.
+"""Killed for real: SIGKILL once a command has kept some of its work, again some time later, and the
+same bytes in the end.
 
-The commands run in processes of their own; only how often they commit is set, so that a run of seconds has many moments to be
-killed between. The processes are warm ones: few of the moments are spent on imports.
+The commands run in processes of their own; only how often they commit is set, so that a run of
+seconds has many moments to be killed between. The processes are warm ones: few of the moments are
+spent on imports.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ COMMANDS = {
 
 
 def commit_often_and_slowly() -> None:
-    """A moment passes after each commit, so that a busy machine has time to notice it before all is done."""
+    """A moment passes after each commit, so that a busy machine has time to notice it before all is
+    done."""
     commit_often()
     commit = Journal.commit
 
@@ -49,14 +52,25 @@ def amounts(folder: Path) -> dict[str, int]:
     """Tokens of the stages of every manifest whose timings are of the whole work."""
     found = {}
     for path in folder.rglob("manifest.json"):
-        for name, stage in json.loads(path.read_text()).get("timings", {"stages": {}})["stages"].items():
+        for name, stage in (
+            json.loads(path.read_text()).get("timings", {"stages": {}})["stages"].items()
+        ):
             found[f"{path.relative_to(folder)}: {name}"] = stage.get("tokens")
     return found
 
 
-@pytest.mark.parametrize("name", [name if name in ("slice", "score") else pytest.param(name, marks=pytest.mark.slow) for name in COMMANDS])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("slice", "score") else pytest.param(name, marks=pytest.mark.slow)
+        for name in COMMANDS
+    ],
+)
 def test_what_is_killed_goes_on_to_the_same_bytes(
-    start: Callable[..., BaseProcess], command: Callable[[str, Path], list[object]], tmp_path: Path, name: str
+    start: Callable[..., BaseProcess],
+    command: Callable[[str, Path], list[object]],
+    tmp_path: Path,
+    name: str,
 ) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     arguments = {}

@@ -1,4 +1,5 @@
-"""Less memory than a batch takes: smaller batches, or one line where not even one sequence fits; nothing half, nothing lost."""
+"""Less memory than a batch takes: smaller batches, or one line where not even one sequence fits;
+nothing half, nothing lost."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def used() -> int:
 
 
 class LittleMemory:
-    """After `parts` parts are scored, scoring a part may take `megabytes` more than the process has by then, and no more."""
+    """After `parts` parts are scored, scoring a part may take `megabytes` more than the process has
+    by then, and no more."""
 
     def __init__(self, megabytes: int, parts: int = 0) -> None:
         self.megabytes, self.parts = megabytes, parts
@@ -47,7 +49,8 @@ class LittleMemory:
     def __call__(self) -> None:
         from recallkit.scoring import scores
 
-        # Tensors are given back at once: what is refused does not depend on luck. The program leaves a configured allocator alone.
+        # Tensors are given back at once: what is refused does not depend on luck. The program
+        # leaves a configured allocator alone.
         os.environ["MALLOC_MMAP_THRESHOLD_"] = str(1 << 16)
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 16)
         run, waiting = scores.BatchedScores.run, [None] * self.parts
@@ -57,19 +60,24 @@ class LittleMemory:
                 waiting.pop()
                 yield from run(batched)
                 return
-            time.sleep(0.5)  # threads that read ahead and write behind are done: the limit is for scoring
+            time.sleep(
+                0.5
+            )  # threads that read ahead and write behind are done: the limit is for scoring
             limit = used() + self.megabytes * 1_000_000
             resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
             try:
                 yield from run(batched)
             finally:
-                resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+                resource.setrlimit(
+                    resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+                )
 
         scores.BatchedScores.run = limited
 
 
 def within_threads(number: int, call: Callable[..., pl.DataFrame]) -> Callable[..., pl.DataFrame]:
-    """A call during which so many further threads can start and no more: a stack is a gigabyte, and half a gigabyte is left besides."""
+    """A call during which so many further threads can start and no more: a stack is a gigabyte, and
+    half a gigabyte is left besides."""
     libc = ctypes.CDLL(None)
 
     def limited(*arguments: object) -> pl.DataFrame:
@@ -77,11 +85,15 @@ def within_threads(number: int, call: Callable[..., pl.DataFrame]) -> Callable[.
         libc.pthread_attr_init(attributes)
         libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(1 << 30))
         assert libc.pthread_setattr_default_np(attributes) == 0
-        resource.setrlimit(resource.RLIMIT_DATA, (used() + (number << 30) + (1 << 29), resource.RLIM_INFINITY))
+        resource.setrlimit(
+            resource.RLIMIT_DATA, (used() + (number << 30) + (1 << 29), resource.RLIM_INFINITY)
+        )
         try:
             return call(*arguments)
         finally:
-            resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            resource.setrlimit(
+                resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            )
 
     return limited
 
@@ -98,21 +110,40 @@ def no_thread_for_tables() -> None:
 def slices(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
     folder = tmp_path_factory.mktemp("memory")
     text = write_jsonl(folder / "t.jsonl", made_up_texts(60, 400, seed=3))
-    slicing.slice_text(TextOptions([str(text)], "validation"), folder / "slices", counts=None, seq_len=SEQUENCE)
+    slicing.slice_text(
+        TextOptions([str(text)], "validation"), folder / "slices", counts=None, seq_len=SEQUENCE
+    )
     return folder / "slices"
 
 
 @pytest.fixture
-def score(start: Callable[..., BaseProcess], tiny_model: Callable[[str], Path], slices: Path, tmp_path: Path):
+def score(
+    start: Callable[..., BaseProcess],
+    tiny_model: Callable[[str], Path],
+    slices: Path,
+    tmp_path: Path,
+):
     def call(name: str, prepared: Callable[[], None] | None = None) -> tuple[int, list[str]]:
         """Scores a copy of the slices called `name`: status, lines on stderr."""
         if not (tmp_path / name).exists():
             shutil.copytree(slices, tmp_path / name)
         process = start(
-            "score", tiny_model("llama"), "--device", "cpu", "--batch-tokens", BATCH, "--slices", tmp_path / name, prepared=prepared
+            "score",
+            tiny_model("llama"),
+            "--device",
+            "cpu",
+            "--batch-tokens",
+            BATCH,
+            "--slices",
+            tmp_path / name,
+            prepared=prepared,
         )
         process.join(120)
-        return process.exitcode, [line for line in process.err.read_text().splitlines() if "no tokenizer beside it" not in line]
+        return process.exitcode, [
+            line
+            for line in process.err.read_text().splitlines()
+            if "no tokenizer beside it" not in line
+        ]
 
     return call
 
@@ -129,9 +160,14 @@ def out_of_memory(said: list[str]) -> list[str]:
 def test_a_batch_that_does_not_fit_is_scored_in_halves(score, tmp_path):
     """Smaller batches round in other places, and nothing else."""
     assert score("whole") == (0, [])
-    status, said = score("cut", LittleMemory(9))  # all 32 sequences take 16 to 18 megabytes, half of them 7 or 8
+    status, said = score(
+        "cut", LittleMemory(9)
+    )  # all 32 sequences take 16 to 18 megabytes, half of them 7 or 8
     assert status == 0, said
-    assert out_of_memory(said)[0] == f"out of memory with 32 x {SEQUENCE} tokens, retrying with half of them"
+    assert (
+        out_of_memory(said)[0]
+        == f"out of memory with 32 x {SEQUENCE} tokens, retrying with half of them"
+    )
     one, other = (pl.read_parquet(scores_of(tmp_path / name)) for name in ("whole", "cut"))
     assert one.drop("nll", "argmax", "rank").equals(other.drop("nll", "argmax", "rank"))
     np.testing.assert_allclose(one["nll"], other["nll"], rtol=1e-5, atol=1e-5)
@@ -142,7 +178,9 @@ def test_where_not_one_sequence_fits_a_line_says_so_and_what_was_scored_is_kept(
     assert score("whole") == (0, [])
     status, said = score("cut", LittleMemory(1, parts=2))
     assert status == 1
-    assert out_of_memory(said)[-1].startswith(f"out of memory with one sequence of {SEQUENCE} ids; read it in windows")
+    assert out_of_memory(said)[-1].startswith(
+        f"out of memory with one sequence of {SEQUENCE} ids; read it in windows"
+    )
     assert said[-1].startswith("recallkit: ")
     assert not list((tmp_path / "cut" / "scores").glob("*.parquet"))
     assert list((tmp_path / "cut" / "scores").glob(".*.partial/part-*"))
@@ -156,7 +194,9 @@ def test_where_not_one_sequence_fits_a_line_says_so_and_what_was_scored_is_kept(
 def test_a_query_of_a_file_waits_for_no_thread_that_cannot_start(start, tmp_path):
     """Arrow's scanner of files fails there, or waits for ever."""
     text = write_jsonl(tmp_path / "t.jsonl", made_up_texts(20, 400, seed=3))
-    process = start("slice", text, "-o", tmp_path / "s", "--seq-len", 64, prepared=one_thread_for_queries)
+    process = start(
+        "slice", text, "-o", tmp_path / "s", "--seq-len", 64, prepared=one_thread_for_queries
+    )
     process.join(120)
     process.kill()
     assert process.exitcode == 0, process.err.read_text()
@@ -214,9 +254,14 @@ LACKING = [
 ]
 
 
-@pytest.mark.parametrize(("module", "name", "what", "blamed"), LACKING, ids=[what for *_, what, _ in LACKING])
-def test_nothing_else_is_blamed_where_the_machine_lacks_something(small_slices, monkeypatch, capsys, module, name, what, blamed):
-    """No table is called damaged, no tokenizer wrong: whoever is told to make counts again loses days."""
+@pytest.mark.parametrize(
+    ("module", "name", "what", "blamed"), LACKING, ids=[what for *_, what, _ in LACKING]
+)
+def test_nothing_else_is_blamed_where_the_machine_lacks_something(
+    small_slices, monkeypatch, capsys, module, name, what, blamed
+):
+    """No table is called damaged, no tokenizer wrong: whoever is told to make counts again loses
+    days."""
     error = lacking(what)
 
     def lack(*_: object, **__: object) -> None:
@@ -224,7 +269,14 @@ def test_nothing_else_is_blamed_where_the_machine_lacks_something(small_slices, 
 
     monkeypatch.setattr(module, name, lack)
     folder = small_slices.parent
-    command = ["slice", folder / "valid.jsonl", "-o", folder / "unmade", "--counts", folder / "counts.duckdb"]
+    command = [
+        "slice",
+        folder / "valid.jsonl",
+        "-o",
+        folder / "unmade",
+        "--counts",
+        folder / "counts.duckdb",
+    ]
     with pytest.raises(SystemExit) as ended:
         cli.run([str(word) for word in command])
     line = capsys.readouterr().err.splitlines()[-1]

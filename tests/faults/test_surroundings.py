@@ -1,4 +1,5 @@
-"""Odd surroundings: terminals of no width, streams that are closed or full, network disks, folders that may only be read."""
+"""Odd surroundings: terminals of no width, streams that are closed or full, network disks, folders
+that may only be read."""
 
 from __future__ import annotations
 
@@ -22,19 +23,30 @@ from tests.faults.conftest import left_over, made_of, visible
 GAP = ("gap", "control:recall", "control:bigram")
 
 
-def by_shell(line: str, *arguments: object, **environment: str | None) -> subprocess.CompletedProcess[str]:
-    """`recallkit ARGUMENTS` in place of `@` in a line of the shell; a variable that is None is not set."""
+def by_shell(
+    line: str, *arguments: object, **environment: str | None
+) -> subprocess.CompletedProcess[str]:
+    """`recallkit ARGUMENTS` in place of `@` in a line of the shell; a variable that is None is not
+    set."""
     words = [sys.executable, "-m", "recallkit", *map(str, arguments)]
-    surroundings = {name: value for name, value in {**os.environ, "COLUMNS": "80", **environment}.items() if value is not None}
+    surroundings = {
+        name: value
+        for name, value in {**os.environ, "COLUMNS": "80", **environment}.items()
+        if value is not None
+    }
     command = ["bash", "-c", line.replace("@", '"$0" "$@"'), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=surroundings)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=120, env=surroundings
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------- terminals
+# ---------------------------------------------------------------------------------------- terminals
 
 
 @pytest.mark.parametrize("name", ["gap", "report", pytest.param("score", marks=pytest.mark.slow)])
-def test_commands_end_as_usual_without_a_width(command: Callable[..., list[object]], tmp_path: Path, name: str) -> None:
+def test_commands_end_as_usual_without_a_width(
+    command: Callable[..., list[object]], tmp_path: Path, name: str
+) -> None:
     done = by_shell("@", *command(name, tmp_path), COLUMNS="0", LINES="0", TERM=None)
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) > 20
@@ -52,17 +64,21 @@ LOCALES: list[dict[str, str | None]] = [
 
 
 @pytest.mark.parametrize("surroundings", LOCALES, ids=str)
-def test_so_they_do_with_other_letters(small_slices: Path, tmp_path: Path, surroundings: dict[str, str | None]) -> None:
+def test_so_they_do_with_other_letters(
+    small_slices: Path, tmp_path: Path, surroundings: dict[str, str | None]
+) -> None:
     done = by_shell("@", *GAP, "--slices", small_slices, "-o", tmp_path, **surroundings)
     assert done.returncode == 0, done.stderr
     assert "control:bigram" in done.stdout
 
 
-# --------------------------------------------------------------------------------------------------------------- streams
+# ------------------------------------------------------------------------------------------ streams
 
 
 @pytest.fixture(scope="module")
-def usual(tmp_path_factory: pytest.TempPathFactory, small_slices: Path, text: Path) -> Callable[[str], tuple[Path, str]]:
+def usual(
+    tmp_path_factory: pytest.TempPathFactory, small_slices: Path, text: Path
+) -> Callable[[str], tuple[Path, str]]:
     """What a command makes, and prints, where nothing is odd."""
 
     @functools.cache
@@ -92,7 +108,13 @@ def words(small_slices: Path, text: Path, tmp_path: Path) -> Callable[[str], lis
     return lambda name: words_of(name, tmp_path, small_slices, text)
 
 
-UNHEARD = ("@ 2>&-", "@ 2>/dev/full", "{ @ 3>&1 1>&2 2>&3 3>&-; } | true; exit ${PIPESTATUS[0]}", "@ <&-", "@ 2>&- <&-")
+UNHEARD = (
+    "@ 2>&-",
+    "@ 2>/dev/full",
+    "{ @ 3>&1 1>&2 2>&3 3>&-; } | true; exit ${PIPESTATUS[0]}",
+    "@ <&-",
+    "@ 2>&- <&-",
+)
 """Lines in which notes cannot be written, or nothing read."""
 UNWRITABLE = {
     "@ >&-": "standard output: Bad file descriptor",
@@ -122,7 +144,9 @@ def first_words(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("line", UNWRITABLE)
-def test_a_result_that_cannot_be_printed_is_kept_and_the_status_says_so(words, usual, tmp_path, line):
+def test_a_result_that_cannot_be_printed_is_kept_and_the_status_says_so(
+    words, usual, tmp_path, line
+):
     done = by_shell(line, *words("gap"), "--json")
     assert done.returncode == 1
     assert UNWRITABLE[line] in done.stderr
@@ -142,7 +166,7 @@ def test_workers_without_streams_make_the_same(words, usual, tmp_path):
     assert made_of(tmp_path) == made_of(usual("count")[0])
 
 
-# ---------------------------------------------------------------------------------------------------------------- disks
+# -------------------------------------------------------------------------------------------- disks
 
 SHIM = """
 #define _GNU_SOURCE
@@ -170,7 +194,8 @@ int flock(int descriptor, int kind) {
     return ((int (*)(int, int)) dlsym(RTLD_NEXT, "flock"))(descriptor, kind);
 }
 """
-"""Calls of the system that answer with the number of an error, which a variable of their name has."""
+"""Calls of the system that answer with the number of an error, which a variable of their name
+has."""
 
 
 @pytest.fixture(scope="session")
@@ -180,7 +205,10 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> str:
         pytest.skip("needs a C compiler, and Linux")
     folder = tmp_path_factory.mktemp("shim")
     (folder / "shim.c").write_text(SHIM)
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "shim.so", folder / "shim.c", "-ldl"], check=True)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", folder / "shim.so", folder / "shim.c", "-ldl"],
+        check=True,
+    )
     return str(folder / "shim.so")
 
 
@@ -203,7 +231,9 @@ def cases(answers: dict[str, tuple[int, ...]]) -> list[Any]:
     for call, numbers in answers.items():
         for number in numbers:
             marks = [pytest.mark.slow] if number != numbers[0] else []
-            made.append(pytest.param(call, number, id=f"{call} {errno.errorcode[number]}", marks=marks))
+            made.append(
+                pytest.param(call, number, id=f"{call} {errno.errorcode[number]}", marks=marks)
+            )
     return made
 
 
@@ -233,11 +263,12 @@ def test_a_disk_that_fails_is_one_line_with_a_remedy(shim, words, tmp_path, call
     assert not visible(tmp_path)
 
 
-# -------------------------------------------------------------------------------------------------------------- folders
+# ------------------------------------------------------------------------------------------ folders
 
 
 def be_like_others() -> None:
-    """Takes from root, whom no folder's permissions stop, all that sets it apart (capset(2), version 3)."""
+    """Takes from root, whom no folder's permissions stop, all that sets it apart (capset(2),
+    version 3)."""
     if os.getuid() == 0:
         header, nothing = struct.pack("Ii", 0x20080522, 0), bytes(24)
         assert ctypes.CDLL(None).capset(header, nothing) == 0
@@ -251,8 +282,24 @@ WITHOUT_OUT = {
 }
 BESIDE_SLICES = {
     "score": ("score", "control:bigram", "--slices", "SLICES", "--force"),
-    "gap that scores": ("gap", "control:recall", "control:unigram", "--slices", "SLICES", "-o", "OUT"),
-    "track": ("track", "step-1=control:recall", "step-2=control:bigram", "--slices", "SLICES", "-o", "OUT"),
+    "gap that scores": (
+        "gap",
+        "control:recall",
+        "control:unigram",
+        "--slices",
+        "SLICES",
+        "-o",
+        "OUT",
+    ),
+    "track": (
+        "track",
+        "step-1=control:recall",
+        "step-2=control:bigram",
+        "--slices",
+        "SLICES",
+        "-o",
+        "OUT",
+    ),
     "intervene": ("intervene", "control:recall", "--slices", "SLICES", "-o", "OUT"),
 }
 ELSEWHERE = {
@@ -266,14 +313,24 @@ ELSEWHERE = {
 def may_not_write(
     start: Callable[..., BaseProcess], small_slices: Path, text: Path, tmp_path: Path
 ) -> Callable[..., tuple[int | None, str]]:
-    """Runs a command whose slices are in folders that may only be read; gives its status and last line."""
-    slices = Path(shutil.copytree(small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap")))
+    """Runs a command whose slices are in folders that may only be read; gives its status and last
+    line."""
+    slices = Path(
+        shutil.copytree(
+            small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap")
+        )
+    )
     assert by_shell("@", *GAP, "--slices", slices).returncode == 0
     folders = [slices, *(path for path in slices.rglob("*") if path.is_dir())]
 
     def call(words: tuple[str, ...]) -> tuple[int | None, str]:
         places = {"SLICES": str(slices), "OUT": str(tmp_path / "out"), "TEXT": str(text)}
-        named = [next((word.replace(name, place) for name, place in places.items() if name in word), word) for word in words]
+        named = [
+            next(
+                (word.replace(name, place) for name, place in places.items() if name in word), word
+            )
+            for word in words
+        ]
         for folder in folders:
             folder.chmod(0o555)
         process = start(*named, prepared=be_like_others)
@@ -302,7 +359,9 @@ def test_that_option_is_enough(may_not_write, name):
 def test_a_file_that_may_not_be_read_has_no_such_remedy(start, text, tmp_path):
     (tmp_path / "text.jsonl").write_bytes(text.read_bytes())
     (tmp_path / "text.jsonl").chmod(0)
-    process = start("count", tmp_path / "text.jsonl", "-o", tmp_path / "counts.duckdb", prepared=be_like_others)
+    process = start(
+        "count", tmp_path / "text.jsonl", "-o", tmp_path / "counts.duckdb", prepared=be_like_others
+    )
     process.join(120)
     assert process.exitcode == 1
     assert "-o" not in process.err.read_text().splitlines()[-1].split()

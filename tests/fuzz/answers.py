@@ -56,7 +56,10 @@ FINISHED = {
         ["slices/scores/control-bigram*", "slices/sequences.parquet"],
     ),
     "score anew": Question(
-        f"score control:recall --stride 8 --context 16 --counts @/counts.duckdb {_SLICES} --force --json",
+        (
+            f"score control:recall --stride 8 --context 16 --counts @/counts.duckdb {_SLICES} "
+            "--force --json"
+        ),
         ["slices/sequences.parquet", "counts.duckdb"],
     ),
     "gap": Question(
@@ -69,11 +72,18 @@ FINISHED = {
     ),
     "profile anew": Question("profile --slices @/slices -o @/other --json", ["slices/*.parquet"]),
     "eval-recall": Question(
-        "eval-recall control:copy control:unigram --data @/rows.jsonl --counts @/counts.duckdb -o @/evals --json",
+        (
+            "eval-recall control:copy control:unigram --data @/rows.jsonl --counts @/counts.duckdb "
+            "-o @/evals --json"
+        ),
         ["evals/documents/*/*", "evals/compared/*/*"],
     ),
     "mqar": Question(
-        "mqar control:recall --counts @/counts.duckdb -o @/mqar --pairs 4 --samples 2 --seq-len 32 --json",
+        (
+            "mqar control:recall --counts @/counts.duckdb -o @/mqar --pairs 4 --samples 2 "
+            "--seq-len "
+            "32 --json"
+        ),
         ["mqar/queries/*/*", "mqar/fillers/*/*", "mqar/compared/*/*"],
     ),
     "report": Question(
@@ -87,7 +97,10 @@ UNFINISHED = {
     "count": Question("count @/text.jsonl -o @/new.duckdb --json", [".new.duckdb.partial/**/*"]),
     "slice": Question("slice @/text.jsonl -o @/new --seq-len 8 --json", ["new/.*.partial/*"]),
     "score": Question(
-        f"score control:recall --stride 8 --context 16 --counts @/counts.duckdb {_SLICES} --batch-tokens 64 --force --json",
+        (
+            f"score control:recall --stride 8 --context 16 --counts @/counts.duckdb {_SLICES} "
+            "--batch-tokens 64 --force --json"
+        ),
         ["slices/scores/.*.partial/*"],
     ),
     "profile": Question(
@@ -95,7 +108,11 @@ UNFINISHED = {
         ["new/slices/.*.partial/*"],
     ),
     "mqar": Question(
-        "mqar control:bigram --counts @/counts.duckdb -o @/new --pairs 4 --samples 40 --seq-len 32 --json",
+        (
+            "mqar control:bigram --counts @/counts.duckdb -o @/new --pairs 4 --samples 40 "
+            "--seq-len "
+            "32 --json"
+        ),
         ["new/queries/*/.*.partial/*"],
     ),
 }
@@ -142,7 +159,9 @@ def numbers(outcome: Outcome, folder: Path) -> Any:
 
 def _without(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without(part) for name, part in value.items() if name not in ("timings", "path")}
+        return {
+            name: _without(part) for name, part in value.items() if name not in ("timings", "path")
+        }
     return [_without(part) for part in value] if isinstance(value, list) else value
 
 
@@ -151,7 +170,14 @@ def check(results: Path, question: Question, seed: int, wanted: Any) -> str:
     answer, or nothing."""
     drawn = random.Random(seed)
     with copy_of(results) as folder:
-        files = sorted({path for glob in question.files for path in folder.glob(glob) if path.is_file() and path.stat().st_size})
+        files = sorted(
+            {
+                path
+                for glob in question.files
+                for path in folder.glob(glob)
+                if path.is_file() and path.stat().st_size
+            }
+        )
         path = drawn.choice(files)
         content = bytearray(path.read_bytes())
         # Half of the flips are within the last kilobyte, where the footers of tables are.
@@ -196,7 +222,9 @@ def main() -> None:
     end, wrong, tried = time.monotonic() + options.seconds, 0, 0
     with tempfile.TemporaryDirectory() as place:
         results = make(Path(place) / "made")
-        questions: list[tuple[str, Path, Question, Any]] = [(name, results, q, answer(results, q)) for name, q in FINISHED.items()]
+        questions: list[tuple[str, Path, Question, Any]] = [
+            (name, results, q, answer(results, q)) for name, q in FINISHED.items()
+        ]
         for number, (name, question) in enumerate(UNFINISHED.items()):
             cut = make(Path(place) / f"cut{number}")
             kill_at(0.6, question, cut)

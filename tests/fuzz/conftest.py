@@ -23,7 +23,10 @@ def make(folder: Path) -> Path:
     """Makes it all in `folder`, in two seconds or so."""
     folder.mkdir()
     text = write_jsonl(folder / "text.jsonl", made_up_texts(12, 60, seed=5), "books")
-    rows = [{"doc_id": str(i), "text": f"key{i} : value{i} . key{i} :", "value": f"value{i}"} for i in range(3)]
+    rows = [
+        {"doc_id": str(i), "text": f"key{i} : value{i} . key{i} :", "value": f"value{i}"}
+        for i in range(3)
+    ]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     counts, slices = folder / "counts.duckdb", folder / "slices"
     for command in (

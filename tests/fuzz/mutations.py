@@ -84,4 +84,8 @@ def of_type(kind: pa.DataType, length: int) -> pa.Array:
         return pa.array([b"\xff\xfe"] * length, kind)
     if pa.types.is_boolean(kind):
         return pa.array(np.arange(length) % 2 == 0)
-    return numbers.cast(pa.decimal128(30, 0)).cast(kind) if pa.types.is_decimal(kind) else numbers.cast(kind)
+    return (
+        numbers.cast(pa.decimal128(30, 0)).cast(kind)
+        if pa.types.is_decimal(kind)
+        else numbers.cast(kind)
+    )

@@ -21,12 +21,17 @@ QUICK = ("slice", "score", "gap", "count")
 )
 def test_finished_results_answer_rightly_or_not_at_all(results: Path, name: str) -> None:
     wanted = answer(results, FINISHED[name])
-    assert not [problem for seed in range(FEW) if (problem := check(results, FINISHED[name], seed, wanted))]
+    assert not [
+        problem for seed in range(FEW) if (problem := check(results, FINISHED[name], seed, wanted))
+    ]
 
 
 @pytest.mark.parametrize(
     "name",
-    [name if name == "count" else pytest.param(name, marks=pytest.mark.slow) for name in UNFINISHED],
+    [
+        name if name == "count" else pytest.param(name, marks=pytest.mark.slow)
+        for name in UNFINISHED
+    ],
 )
 def test_unfinished_work_answers_rightly_or_not_at_all(
     results: Path,
@@ -36,12 +41,19 @@ def test_unfinished_work_answers_rightly_or_not_at_all(
     with copy_of(results) as folder:
         kill_at(0.6, UNFINISHED[name], folder)
         wanted = answer(folder, UNFINISHED[name])
-        rows = [problem if isinstance(problem, list) else [problem] for problem in (wanted, answer(results, UNFINISHED[name]))]
+        rows = [
+            problem if isinstance(problem, list) else [problem]
+            for problem in (wanted, answer(results, UNFINISHED[name]))
+        ]
         digest = {
             "sequences_digest": None,
         }  # it depends on the size of groups, which is smaller in a process that is killed
         assert [row | digest for row in rows[0]] == [row | digest for row in rows[1]]
-        assert not [problem for seed in range(2 * FEW) if (problem := check(folder, UNFINISHED[name], seed, wanted))]
+        assert not [
+            problem
+            for seed in range(2 * FEW)
+            if (problem := check(folder, UNFINISHED[name], seed, wanted))
+        ]
 
 
 @pytest.mark.slow

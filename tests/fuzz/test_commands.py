@@ -60,7 +60,11 @@ NAMES = [
 
 def test_sources_of_any_name(small_slices: Path, tmp_path: Path) -> None:
     text, slices = tmp_path / "names.jsonl", tmp_path / "slices"
-    rows = [{"text": "the cat sat on the cat " * 3 + str(i), "meta": {"pile_set_name": name}} for i in range(3) for name in NAMES]
+    rows = [
+        {"text": "the cat sat on the cat " * 3 + str(i), "meta": {"pile_set_name": name}}
+        for i in range(3)
+        for name in NAMES
+    ]
     text.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for command in (
         (

@@ -19,7 +19,10 @@ from tests.fuzz.harness import assert_manners, assert_refused, copy_of, invoke
 
 _S = "--slices @/slices"
 _GAP = f"gap control:recall control:bigram {_S}"
-_RECALL = "eval-recall control:copy control:unigram --data @/rows.jsonl --counts @/counts.duckdb -o @/evals"
+_RECALL = (
+    "eval-recall control:copy control:unigram --data @/rows.jsonl --counts @/counts.duckdb -o "
+    "@/evals"
+)
 _MQAR = "mqar control:recall --counts @/counts.duckdb -o @/mqar --pairs 4 --samples 2 --seq-len 32"
 
 USES = {
@@ -82,7 +85,13 @@ Place = tuple[str | int, ...]
 def places(value: Any, place: Place = ()) -> Iterator[Place]:
     """Where every part of a JSON value is; of a list only the first."""
     yield place
-    inner = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value[:1])
+        if isinstance(value, list)
+        else ()
+    )
     for name, part in inner:
         yield from places(part, (*place, name))
 
@@ -105,7 +114,11 @@ def changed(value: Any, place: Place, other: Any) -> Any:
 
 def list_of(path: Path) -> Path:
     """The list that names a file."""
-    return next(listing for listing in artifacts.lists_beside(path) if path.name in artifacts.json_object(listing).get("members", {}))
+    return next(
+        listing
+        for listing in artifacts.lists_beside(path)
+        if path.name in artifacts.json_object(listing).get("members", {})
+    )
 
 
 def replace_table(path: Path, table: pa.Table) -> None:
@@ -124,7 +137,9 @@ def rewrite(path: Path, place: Place, other: Any) -> None:
     facts = artifacts.read_json(listing)
     for name in facts["members"]:
         table = path.with_name(name)
-        if table.suffix == ".parquet" and (listing.name != "manifest.json" or table == path or path.name != "tokens.parquet"):
+        if table.suffix == ".parquet" and (
+            listing.name != "manifest.json" or table == path or path.name != "tokens.parquet"
+        ):
             content = pq.ParquetFile(table, pre_buffer=False).read(use_threads=False)
             footer = {
                 **content.schema.metadata,
@@ -142,8 +157,13 @@ def tries(results: Path) -> list[tuple[str, Place, str]]:
     rows = []
     for glob, commands in USES.items():
         path = sorted(results.glob(glob))[0]
-        manifest = {**artifacts.read_json(list_of(path)), **(parquet_files.footer_facts(path) or {})}
-        rows += [(glob, place, command) for place in places(manifest) for command in commands if place]
+        manifest = {
+            **artifacts.read_json(list_of(path)),
+            **(parquet_files.footer_facts(path) or {}),
+        }
+        rows += [
+            (glob, place, command) for place in places(manifest) for command in commands if place
+        ]
     return rows
 
 

@@ -1,4 +1,5 @@
-"""Corpus readers on damaged, huge and hostile files: documents or a UserError, in bounded memory."""
+"""Corpus readers on damaged, huge and hostile files: documents or a UserError, in bounded
+memory."""
 
 from __future__ import annotations
 
@@ -40,19 +41,30 @@ def read(path: Path, options: CorpusOptions = LENIENT) -> list[str] | UserError:
 
 
 def good_file(path: Path) -> Path:
-    records = [{"text": f"the cat {i} sat", "id": str(i), "meta": {"pile_set_name": "books"}} for i in range(50)]
+    records = [
+        {"text": f"the cat {i} sat", "id": str(i), "meta": {"pile_set_name": "books"}}
+        for i in range(50)
+    ]
     content = "".join(json.dumps(record) + "\n" for record in records).encode()
     table = pa.Table.from_pylist(records)
     if path.name.endswith(".parquet"):
         pq.write_table(table, path, row_group_size=20)
     elif path.name.endswith(".arrow"):
-        table = table if "ids" not in path.name else table.drop_columns(["text"]).append_column("input_ids", [[[1, 2, 3]] * 50])
+        table = (
+            table
+            if "ids" not in path.name
+            else table.drop_columns(["text"]).append_column("input_ids", [[[1, 2, 3]] * 50])
+        )
         with pa.OSFile(str(path), "w") as file, pa.ipc.new_stream(file, table.schema) as writer:
             writer.write_table(table, max_chunksize=20)
     elif path.name.endswith(".npy"):
         np.save(path, np.arange(500) % 300)
     elif path.name.endswith(".bin"):
-        header = np.array([20240520, 1, 500, *[0] * 253], "<i4").tobytes() if "header" in path.name else b""
+        header = (
+            np.array([20240520, 1, 500, *[0] * 253], "<i4").tobytes()
+            if "header" in path.name
+            else b""
+        )
         path.write_bytes(header + (np.arange(500, dtype="<u2") % 300).tobytes())
     elif path.name.endswith(".json"):
         path.write_text(json.dumps(records))
@@ -123,7 +135,11 @@ def test_columns_of_every_type(tmp_path: Path, kind: str) -> None:
     """A text that is none is a bad record; a source or an id of an odd type is none, or what it is
     written as."""
     path, column = tmp_path / "odd.parquet", ODD_COLUMNS[kind]
-    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or pa.types.is_dictionary(column.type)
+    is_text = (
+        pa.types.is_string(column.type)
+        or pa.types.is_large_string(column.type)
+        or pa.types.is_dictionary(column.type)
+    )
     for name in ("text", "meta", "source", "id"):
         pq.write_table(pa.table({"text": pa.array(["a b", "c d"]), name: column}), path)
         texts = read(path)

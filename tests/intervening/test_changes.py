@@ -60,7 +60,8 @@ def test_places_are_those_counted_by_hand():
         )
         for name in REPLACED
     }
-    # There is no room for a margin: two ids for the second span, three for the first, as near as possible, none of them 2 or 3.
+    # There is no room for a margin: two ids for the second span, three for the first, as near as
+    # possible, none of them 2 or 3.
     assert where == {
         "completion": [3, 7],
         "key": [2, 6],

@@ -32,7 +32,10 @@ def test_a_point_for_each_model_then_lines_by_distance():
     assert (by_model.name, by_distance.name) == ("causal_recall", "causal_by_distance")
     assert by_model.models == by_distance.models == ["ref", "zoo:low"]
     drawn = marks(svg(by_model))
-    low, reference = drawn["zoo:low: 10.0 (5.0 to 15.0) points"], drawn["ref: 40.0 (35.0 to 45.0) points"]
+    low, reference = (
+        drawn["zoo:low: 10.0 (5.0 to 15.0) points"],
+        drawn["ref: 40.0 (35.0 to 45.0) points"],
+    )
     assert low.x < reference.x
     assert low.y > reference.y, "the reference is above"
     assert [

@@ -165,14 +165,20 @@ def test_tables_are_weighted_means_of_what_was_read(control, slices):
     }
     expected["repeated"] = expected["ar_hit"] + expected["repeated_frequent"]
     assert {name: row["causal_share"] for name, row in shares.items()} == pytest.approx(expected)
-    # The cache is all that the two models differ in: it is retained in no slice, and is not in the control.
+    # The cache is all that the two models differ in: it is retained in no slice, and is not in the
+    # control.
     assert [shares[name]["retained"] for name in ("ar_hit", "repeated_frequent", "repeated")] == [
         0,
         0,
         0,
     ]
     assert abs(shares["first_rare"]["causal_share"]) < 0.01
-    assert 0.5 < shares["repeated"]["causal_share_ci_low"] < shares["repeated"]["causal_share"] < shares["repeated"]["causal_share_ci_high"]
+    assert (
+        0.5
+        < shares["repeated"]["causal_share_ci_low"]
+        < shares["repeated"]["causal_share"]
+        < shares["repeated"]["causal_share_ci_high"]
+    )
     hits = control.intervene.filter(model="control:recall", slice="ar_hit").row(0, named=True)
     assert hits["recall"] > 3
     assert hits["points_ci_low"] < hits["points"] < hits["points_ci_high"]

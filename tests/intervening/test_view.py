@@ -15,14 +15,18 @@ from tests.known_truth import PATH
 
 REFERENCE = "bigram_cache"
 NOT_RECALLING = ("presence", "window", "bigram", "worse", "worse_at_rare")
-PATHS = {name: f"{name}={PATH}:{name}" for name in (REFERENCE, "unigram_cache", *NOT_RECALLING)} | {"twin": f"twin={PATH}:{REFERENCE}"}
+PATHS = {name: f"{name}={PATH}:{name}" for name in (REFERENCE, "unigram_cache", *NOT_RECALLING)} | {
+    "twin": f"twin={PATH}:{REFERENCE}"
+}
 
 
 @pytest.fixture(scope="module")
 def sliced(home, short_text, tmp_path_factory) -> Path:
     """Short passages of many documents: real text."""
     folder = tmp_path_factory.mktemp("known") / "slices"
-    recallkit.slice(short_text(48, 350), out=folder, counts=recallkit.zoo_counts(), max_count=5, seq_len=256)
+    recallkit.slice(
+        short_text(48, 350), out=folder, counts=recallkit.zoo_counts(), max_count=5, seq_len=256
+    )
     return folder
 
 
@@ -30,7 +34,9 @@ def sliced(home, short_text, tmp_path_factory) -> Path:
 def known(sliced, tmp_path_factory) -> tuple[Path, InterveneTables]:
     """The folder and the tables of models with a known truth."""
     out = tmp_path_factory.mktemp("tables")
-    return out, recallkit.intervene([*PATHS.values()], slices=sliced, out=out, samples=40, slice=["ar_hit"], changes="all")
+    return out, recallkit.intervene(
+        [*PATHS.values()], slices=sliced, out=out, samples=40, slice=["ar_hit"], changes="all"
+    )
 
 
 def test_presence_is_no_recall_and_a_cache_is(known):
@@ -38,7 +44,9 @@ def test_presence_is_no_recall_and_a_cache_is(known):
     earlier occurrences."""
     rows = causal_recall(known[1])
     for name in NOT_RECALLING:
-        assert rows[name]["recall"] == pytest.approx(0, abs=0.25 if name == "window" else 0.05)  # ids move into its window, and out of it
+        assert rows[name]["recall"] == pytest.approx(
+            0, abs=0.25 if name == "window" else 0.05
+        )  # ids move into its window, and out of it
         assert rows[name]["points"] == pytest.approx(0, abs=0.002)
         assert rows[name]["retained"] == pytest.approx(0, abs=0.01)
         assert (rows[name]["use"] > 1) == (name in ("presence", "window"))
@@ -46,7 +54,9 @@ def test_presence_is_no_recall_and_a_cache_is(known):
         assert rows[name]["recall_ci_low"] > 1
         assert rows[name]["points_ci_low"] > 0.05
     assert rows["unigram_cache"]["retained"] == pytest.approx(1, abs=0.02), "the same cache"
-    assert rows["unigram_cache"]["recall"] < rows[REFERENCE]["recall"] - 0.2, "but over another base, to which nats are relative"
+    assert rows["unigram_cache"]["recall"] < rows[REFERENCE]["recall"] - 0.2, (
+        "but over another base, to which nats are relative"
+    )
 
 
 def test_the_same_model_retains_all_though_its_gap_has_no_shares(known):
@@ -62,7 +72,13 @@ def test_the_same_model_retains_all_though_its_gap_has_no_shares(known):
 
 
 def test_what_a_model_retains_does_not_depend_on_the_others(known, sliced, tmp_path):
-    alone = recallkit.intervene([PATHS[REFERENCE], PATHS["unigram_cache"]], slices=sliced, out=tmp_path, samples=40, slice=["ar_hit"])
+    alone = recallkit.intervene(
+        [PATHS[REFERENCE], PATHS["unigram_cache"]],
+        slices=sliced,
+        out=tmp_path,
+        samples=40,
+        slice=["ar_hit"],
+    )
     [few, many] = (causal_recall(tables)["unigram_cache"] for tables in (alone, known[1]))
     same = [name for name in few if name.startswith(("retained", "points", "causal_share", "gap"))]
     assert len(same) == 10
@@ -82,7 +98,8 @@ CASES = {
     "ahead, and recalls less": (
         {"r": (R,), "m": (M, EIGHT, -0.5, (-0.4, -0.6, -0.2))},
         f"{LOST}, m 3.4 (2.0 to 5.0): m retains 8 % (5 to 12) of r's causal recall. "
-        "The difference in nats is -40.0 % (-60.0 to -20.0) of the gap. Shares of a lead, not a gap: m.",
+        "The difference in nats is -40.0 % (-60.0 to -20.0) of the gap. Shares of a lead, not a "
+        "gap: m.",
     ),
     "above 100 %": (
         {"r": (R,), "m": ((0.5, 0.45, 0.55), (1.2, 1.1, 1.3), 0.1, (-1.5, -2, -1.2))},
@@ -114,7 +131,8 @@ CASES = {
             "like": (R, (1.0, 1.0, 1.0), 0.0, NONE),
         },
         f"{LOST}, the other 4 models -1.0 (less) to 50.0 (more): "
-        "they retain -2 % (less) to 120 % (more) of r's causal recall; no significant recall: less. "
+        "they retain -2 % (less) to 120 % (more) of r's causal recall; no significant recall: "
+        "less. "
         "The difference in nats is 20.0 % (more) to 130.0 % (less) of the gap; "
         "no share is meaningful for like. Shares of a lead, not a gap: more.",
     ),
@@ -136,12 +154,25 @@ def test_every_truth_has_its_sentence(case, control):
             share = share if slice_ == "ar_hit" else (control, -0.01, 0.02)
             row = {"model": model, "slice": slice_, "gap": gap, "void": None in share}
             retained.append({**row, **ends("retained", recall), **ends("causal_share", share)})
-    schema = {name: pl.Float64 for column in ("retained", "causal_share") for name in ends(column, NONE)}
-    frame = pl.DataFrame(retained, schema={"model": pl.String, "slice": pl.String, "gap": pl.Float64, "void": pl.Boolean, **schema})
+    schema = {
+        name: pl.Float64 for column in ("retained", "causal_share") for name in ends(column, NONE)
+    }
+    frame = pl.DataFrame(
+        retained,
+        schema={
+            "model": pl.String,
+            "slice": pl.String,
+            "gap": pl.Float64,
+            "void": pl.Boolean,
+            **schema,
+        },
+    )
     tables = InterveneTables(pl.DataFrame(lost, strict=False), frame.clear(), frame.clear(), frame)
     if control is not None:
         figure = "0.3 %" if len(figures) > 2 else "0.3 % (-1.0 to 2.0)"
-        expected = expected.replace(" of the gap", f" of the gap; at rare first occurrences (control), {figure}")
+        expected = expected.replace(
+            " of the gap", f" of the gap; at rare first occurrences (control), {figure}"
+        )
     assert answer(tables) == expected
 
 

@@ -19,7 +19,10 @@ Arguments = dict[str, Tensor]
 
 def exactly(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The same numbers in float64."""
-    return {name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value for name, value in arguments.items()}
+    return {
+        name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+        for name, value in arguments.items()
+    }
 
 
 def layouts(arguments: Arguments) -> Iterator[Arguments]:
@@ -27,12 +30,19 @@ def layouts(arguments: Arguments) -> Iterator[Arguments]:
     last two, and one way each."""
     ways: list[Callable[[Tensor], Tensor]] = [
         lambda x: torch.cat([x, x], dim=-1)[..., x.shape[-1] :],
-        lambda x: x.transpose(0, 1).contiguous().transpose(0, 1) if x.ndim > 1 else x.repeat_interleave(2)[::2],
+        lambda x: (
+            x.transpose(0, 1).contiguous().transpose(0, 1)
+            if x.ndim > 1
+            else x.repeat_interleave(2)[::2]
+        ),
         lambda x: x.mT.contiguous().mT if x.ndim > 1 else x.repeat_interleave(2)[::2],
     ]
     for way in ways:
         yield {name: way(value) for name, value in arguments.items()}
-    yield {name: ways[place % len(ways)](value) for place, (name, value) in enumerate(arguments.items())}
+    yield {
+        name: ways[place % len(ways)](value)
+        for place, (name, value) in enumerate(arguments.items())
+    }
 
 
 class Battery:
@@ -112,7 +122,11 @@ class Battery:
         self.assert_states_close(state, exact_state, times=times)
 
     def bare(self, arguments: Arguments) -> Arguments:
-        return {name: value for name, value in arguments.items() if name not in (*self.options, *self.state)}
+        return {
+            name: value
+            for name, value in arguments.items()
+            if name not in (*self.options, *self.state)
+        }
 
     def part(
         self,
@@ -122,7 +136,11 @@ class Battery:
     ) -> Arguments:
         """The arguments of some tokens only, going on from a state."""
         results = {name: value for name, value in arguments.items() if name not in self.state}
-        results |= {name: x[(slice(None),) * self.time[name] + (steps,)] for name, x in results.items() if name in self.time}
+        results |= {
+            name: x[(slice(None),) * self.time[name] + (steps,)]
+            for name, x in results.items()
+            if name in self.time
+        }
         return results | dict(zip(self.state, state or (), strict=bool(state)))
 
     def shorten_chunks(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +180,10 @@ class Battery:
     @pytest.mark.parametrize("impl", ["torch", "triton"])
     def test_a_text_does_not_depend_on_the_others(self, impl: str) -> None:
         arguments = self.some(5, 3)
-        alone = {name: x.narrow(self.rows[name], 1, 1) if name in self.rows else x for name, x in arguments.items()}
+        alone = {
+            name: x.narrow(self.rows[name], 1, 1) if name in self.rows else x
+            for name, x in arguments.items()
+        }
         actual, wanted = self.run(alone, impl), list(self.run(arguments, impl))
         wanted = [
             wanted[0].narrow(self.out_rows, 1, 1),
@@ -170,17 +191,23 @@ class Battery:
         ]
         assert_close(actual[0], wanted[0])
         if impl == "triton":
-            assert all(torch.equal(mine, theirs) for mine, theirs in zip(actual, wanted, strict=True))
+            assert all(
+                torch.equal(mine, theirs) for mine, theirs in zip(actual, wanted, strict=True)
+            )
 
     @pytest.mark.parametrize("impl", ["reference", "torch", "triton"])
     def test_of_nothing_comes_nothing(self, impl: str) -> None:
         no_tokens, no_texts = self.some(0), self.some(4, 0)
         y, *state = self.run(no_tokens, impl)
         assert y.shape[self.out_time] == 0
-        assert all(torch.equal(mine, no_tokens[name]) for name, mine in zip(self.state, state, strict=True))
+        assert all(
+            torch.equal(mine, no_tokens[name]) for name, mine in zip(self.state, state, strict=True)
+        )
         y, *state = self.run(no_texts, impl)
         assert (y.shape[self.out_rows], y.shape[self.out_time]) == (0, 4)
-        assert all(mine.shape == no_texts[name].shape for name, mine in zip(self.state, state, strict=True))
+        assert all(
+            mine.shape == no_texts[name].shape for name, mine in zip(self.state, state, strict=True)
+        )
 
     def differentiable(
         self,
@@ -239,7 +266,10 @@ class Battery:
     def test_what_does_not_fit_is_named(self) -> None:
         arguments = self.some(4)
         for changes, message in self.misfits:
-            shaped = {name: torch.zeros(value, device=DEVICE) if isinstance(value, tuple) else value for name, value in changes.items()}
+            shaped = {
+                name: torch.zeros(value, device=DEVICE) if isinstance(value, tuple) else value
+                for name, value in changes.items()
+            }
             with pytest.raises(ValueError, match=message):
                 self.run(arguments | shaped, "auto")
 
@@ -308,7 +338,9 @@ class StatefulBattery(Battery):
         for i in range(4, 8):
             before = [part.clone() for part in state]
             y, *new = self.step(arguments, i, state, impl)
-            assert all(torch.equal(mine, theirs) for mine, theirs in zip(before, state, strict=True)), "a given state has changed"
+            assert all(
+                torch.equal(mine, theirs) for mine, theirs in zip(before, state, strict=True)
+            ), "a given state has changed"
             state = new
             outputs.append(y)
         assert_close(torch.cat(outputs, self.out_time), exact, times=2 * self.times)

@@ -36,7 +36,9 @@ def pairwise(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
     while missing:
         best = max(
             places,
-            key=lambda chosen: sum(pair in missing for pair in itertools.combinations(enumerate(chosen), 2)),
+            key=lambda chosen: sum(
+                pair in missing for pair in itertools.combinations(enumerate(chosen), 2)
+            ),
         )
         missing.difference_update(itertools.combinations(enumerate(best), 2))
         results.append(tuple(axis[place] for axis, place in zip(axes, best, strict=True)))
@@ -75,4 +77,6 @@ def draw(
     generator = torch.Generator().manual_seed(
         seed * 1_000_003 + sum(31**i * size for i, size in enumerate(shape)) % 2**31,
     )
-    return (std * torch.randn(*shape, generator=generator, dtype=torch.float64)).to(dtype).to(DEVICE)
+    return (
+        (std * torch.randn(*shape, generator=generator, dtype=torch.float64)).to(dtype).to(DEVICE)
+    )

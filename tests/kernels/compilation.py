@@ -43,8 +43,13 @@ class Case:
     config: int = 0
 
     def __str__(self) -> str:
-        kinds = "-".join(str(value[0]) for value in self.arguments.values() if isinstance(value, list))
-        return f"{self.kernel.split(':')[1]}-{self.launcher.split(':')[1]}-{self.config}" + f"-{kinds}" * bool(kinds)
+        kinds = "-".join(
+            str(value[0]) for value in self.arguments.values() if isinstance(value, list)
+        )
+        return (
+            f"{self.kernel.split(':')[1]}-{self.launcher.split(':')[1]}-{self.config}"
+            + f"-{kinds}" * bool(kinds)
+        )
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,11 @@ class Resources:
     @property
     def spills(self) -> bool:
         """Whether registers are kept in memory."""
-        return self.stack > 0 or bool(self.instructions.get("LDL")) or bool(self.instructions.get("STL"))
+        return (
+            self.stack > 0
+            or bool(self.instructions.get("LDL"))
+            or bool(self.instructions.get("STL"))
+        )
 
 
 def compile_all(cases: list[Case]) -> list[Resources]:
@@ -121,14 +130,22 @@ def compile_case(case: Case) -> Resources:
     for place, name in enumerate(kernel.arg_names):
         value = operands.pop(name)
         constant = (
-            kernel.params[place].is_constexpr or value is None or isinstance(value, (bool, list)) or (type(value) is int and value == 1)
+            kernel.params[place].is_constexpr
+            or value is None
+            or isinstance(value, (bool, list))
+            or (type(value) is int and value == 1)
         )
         if constant:
-            signature[name], constants[(place,)] = "constexpr", types[value[0]] if isinstance(value, list) else value
+            signature[name], constants[(place,)] = (
+                "constexpr",
+                types[value[0]] if isinstance(value, list) else value,
+            )
         elif isinstance(value, str):
             signature[name] = value
         else:
-            signature[name] = "fp32" if isinstance(value, float) else "i32" if value < 2**31 else "i64"
+            signature[name] = (
+                "fp32" if isinstance(value, float) else "i32" if value < 2**31 else "i64"
+            )
         if signature[name].startswith("*") or (signature[name][0] == "i" and value % 16 == 0):
             attributes[(place,)] = [["tt.divisibility", 16]]
     if operands:
@@ -149,13 +166,21 @@ def _inspect(cubin: bytes, shared: int) -> Resources:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
         usage, code = (
-            subprocess.run([tool, option, path], capture_output=True, text=True, check=True).stdout for option in ("-res-usage", "-sass")
+            subprocess.run([tool, option, path], capture_output=True, text=True, check=True).stdout
+            for option in ("-res-usage", "-sass")
         )
     results = re.search(r"REG:(\d+) STACK:(\d+)", usage)
     assert results, usage
     names = re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z0-9]+)", code, re.MULTILINE)
-    counted = {name: names.count(name) for name in ("HGMMA", "HMMA", "LDL", "STL", "LDGSTS", "MUFU")}
-    return Resources(int(results[1]), int(results[2]), shared, {name: count for name, count in counted.items() if count})
+    counted = {
+        name: names.count(name) for name in ("HGMMA", "HMMA", "LDL", "STL", "LDGSTS", "MUFU")
+    }
+    return Resources(
+        int(results[1]),
+        int(results[2]),
+        shared,
+        {name: count for name, count in counted.items() if count},
+    )
 
 
 def _find(path: str) -> Any:

@@ -49,14 +49,20 @@ def recur(
     assert q.dtype == k.dtype == v.dtype
     assert s is None or s.dtype == torch.float32
     s, outputs = (
-        v.new_zeros(len(v), v.shape[2], k.shape[3], v.shape[3], dtype=torch.float32) if s is None else s,
+        v.new_zeros(len(v), v.shape[2], k.shape[3], v.shape[3], dtype=torch.float32)
+        if s is None
+        else s,
         [],
     )
     for i in range(q.shape[1]):
         new, before = k[:, i, :, :, None].float() * v[:, i, :, None, :], s
         s = decay[:, i, :, :, None].exp() * s + new
         if erase is not None:
-            s = s + write[:, i, :, :, None].float() * torch.einsum("bhk,bhkv->bhv", erase[:, i].float(), before)[:, :, None, :]
+            s = (
+                s
+                + write[:, i, :, :, None].float()
+                * torch.einsum("bhk,bhkv->bhv", erase[:, i].float(), before)[:, :, None, :]
+            )
         visible = s if bonus is None else before + bonus[..., None] * new
         outputs.append(scale * (q[:, i, :, :, None] * visible).sum(-2))
     return torch.stack(outputs, 1).to(v.dtype), s

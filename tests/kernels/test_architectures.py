@@ -33,7 +33,11 @@ def test_a_model_on_kernels_is_the_model(name, monkeypatch, caplog):
     choice.say_once.cache_clear()
     with torch.no_grad(), preferring("torch"):
         wanted = model.hidden(ids)
-    with torch.no_grad(), preferring("triton"), caplog.at_level(logging.INFO, logger="recallkit.kernels"):
+    with (
+        torch.no_grad(),
+        preferring("triton"),
+        caplog.at_level(logging.INFO, logger="recallkit.kernels"),
+    ):
         at_once = model.hidden(ids)
         state, pieces = model.initial_state(2), []
         for part in ids.split([5, 1, 2], dim=1):

@@ -86,7 +86,8 @@ def test_an_unknown_name_raises():
 
 def test_while_one_is_preferred_auto_means_it_where_it_runs():
     x, wide = (
-        torch.zeros(2, dtype=dtype, device="cuda" if torch.cuda.is_available() else "cpu") for dtype in (torch.float32, torch.float64)
+        torch.zeros(2, dtype=dtype, device="cuda" if torch.cuda.is_available() else "cpu")
+        for dtype in (torch.float32, torch.float64)
     )
     with preferring("triton"):
         assert choose("op", "auto", x, slower="of something") == "triton"

@@ -37,7 +37,11 @@ def launchers() -> list[tuple[str, Launcher]]:
     results = []
     for path in sorted((ROOT / "kernels").glob("*/triton_impl.py")):
         module = importlib.import_module(f"recallkit.kernels.{path.parent.name}.triton_impl")
-        results += [(f"{path.parent.name}.{name}", value) for name, value in vars(module).items() if isinstance(value, Launcher)]
+        results += [
+            (f"{path.parent.name}.{name}", value)
+            for name, value in vars(module).items()
+            if isinstance(value, Launcher)
+        ]
     return results
 
 
@@ -52,15 +56,25 @@ def test_there_are_launchers():
 def test_configurations_fit_the_kernel_and_tuning_depends_on_no_length(name, launcher):
     function = getattr(launcher.kernel, "fn", launcher.kernel)
     arguments = inspect.signature(function).parameters
-    constants = {argument for argument, parameter in arguments.items() if "constexpr" in str(parameter.annotation)}
+    constants = {
+        argument
+        for argument, parameter in arguments.items()
+        if "constexpr" in str(parameter.annotation)
+    }
     for config in launcher.configs:
         assert set(config.kwargs) <= constants, f"{config} names what is no constant of the kernel"
     assert set(launcher.key) <= set(arguments)
-    assert "DOT" not in launcher.key, "Triton writes the key as JSON, which has no types; those of tensors it adds itself"
+    assert "DOT" not in launcher.key, (
+        "Triton writes the key as JSON, which has no types; those of tensors it adds itself"
+    )
     lengths = LENGTHS - WIDTHS.get(name.split(".")[0], set())
     assert not set(launcher.key) & lengths
-    assert all(name.isupper() for name in constants), "constants of a kernel are written in capitals"
-    assert not constants & {length.upper() for length in lengths}, "a length is no constant: every text would compile anew"
+    assert all(name.isupper() for name in constants), (
+        "constants of a kernel are written in capitals"
+    )
+    assert not constants & {length.upper() for length in lengths}, (
+        "a length is no constant: every text would compile anew"
+    )
 
 
 def test_the_first_configuration_is_taken_unless_one_is_named():
@@ -82,7 +96,9 @@ def test_the_first_configuration_is_taken_unless_one_is_named():
         (8, 1, 4),
         (32, 2, 4),
     ]
-    assert all(values["enable_fp_fusion"] is True for values in taken), "what is not said differs between versions of Triton"
+    assert all(values["enable_fp_fusion"] is True for values in taken), (
+        "what is not said differs between versions of Triton"
+    )
 
 
 def test_tuning_is_asked_for_by_the_environment_and_made_once(monkeypatch):

@@ -56,7 +56,10 @@ BATTERY = TestLinearScan()
 @pytest.mark.parametrize("impl", ["reference", "torch", "triton"])
 def test_by_hand(impl):
     """Halved with each token, of which the third forgets all: 1, 1/2 + 2, 4, 2."""
-    u, decay = (torch.tensor(x, device=DEVICE).view(4, 1, 1) for x in ([1.0, 2.0, 4.0, 0.0], [0.5, 0.5, 0.0, 0.5]))
+    u, decay = (
+        torch.tensor(x, device=DEVICE).view(4, 1, 1)
+        for x in ([1.0, 2.0, 4.0, 0.0], [0.5, 0.5, 0.0, 0.5])
+    )
     h, last = linear_scan(decay, u, impl=impl)
     assert h.flatten().tolist() == [1.0, 2.5, 4.0, 2.0]
     assert last.tolist() == [[2.0]]

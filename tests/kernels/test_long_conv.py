@@ -42,7 +42,9 @@ def operands(
         "in_gate": (b, t, c),
         "out_gate": (b, t if last is None else last, c),
     }
-    return {name: draw(*shapes[name], dtype=dtype, seed=seed + 10 + ADDED.index(name)) for name in names}
+    return {
+        name: draw(*shapes[name], dtype=dtype, seed=seed + 10 + ADDED.index(name)) for name in names
+    }
 
 
 def exact(u, filters, *, last=None, **added):
@@ -56,7 +58,9 @@ class TestLongConv(Battery):
     out_time: ClassVar = 1
     out_rows: ClassVar = 0
     options: ClassVar = ADDED
-    sizes: ClassVar = [(t, 2, 5, taps) for t, taps in pairwise([*LENGTHS, 2, 8, 9], [1, 8, 9, 20, 65, 300])]
+    sizes: ClassVar = [
+        (t, 2, 5, taps) for t, taps in pairwise([*LENGTHS, 2, 8, 9], [1, 8, 9, 20, 65, 300])
+    ]
     triton_sizes: ClassVar = [
         *((t, 2, 3, taps) for t, taps in pairwise(LENGTHS, [1, 40, 257])),
         *((65, 37, 1, 65), (130, 1, 1, 130), (17, 3, 70, 17)),
@@ -157,7 +161,9 @@ def test_a_spectrum_that_was_kept_gives_the_same(t):
     u, filters, added = draw(2, t, 5), draw(5, 30), operands(2, t, 5)
     spectrum = filter_spectrum(filters, t)
     assert spectrum.shape == (5, transform_length(t, min(t, 30)) // 2 + 1)
-    stored, actual = (long_conv(u, filters, **added, spectrum=s, impl="torch") for s in (spectrum, None))
+    stored, actual = (
+        long_conv(u, filters, **added, spectrum=s, impl="torch") for s in (spectrum, None)
+    )
     assert torch.equal(stored, actual)
     if t > 8:
         with pytest.raises(ValueError, match=f"spectrum of these filters and {t} inputs"):
@@ -380,7 +386,10 @@ def compiled_cases() -> list[Case]:
             **sizes,
         }
         configs = range(1 if kind == "fp16" else 2)
-        results += [Case(f"{KERNEL}:toeplitz_kernel", products, f"{KERNEL}:{launcher}", config) for config in configs]
+        results += [
+            Case(f"{KERNEL}:toeplitz_kernel", products, f"{KERNEL}:{launcher}", config)
+            for config in configs
+        ]
         if kind == "bf16":
             arrange = {
                 "u_ptr": tensor,

@@ -138,7 +138,8 @@ def test_gradients_are_those_of_the_formula():
     )
     weights = draw(2, 2, 5, 3, dtype=torch.float64, seed=5)
     results = [
-        torch.autograd.grad((lookup_attention(*parts, *operands, impl=impl) * weights).sum(), parts) for impl in ("torch", "reference")
+        torch.autograd.grad((lookup_attention(*parts, *operands, impl=impl) * weights).sum(), parts)
+        for impl in ("torch", "reference")
     ]
     for one, other in zip(*results, strict=True):
         assert_close(one, other)
@@ -344,8 +345,15 @@ def test_auto_leaves_lists_of_many_pairs_to_the_mask(caplog):
         for count in (1, 2):
             operands = lists([count] * 16, 16)
             assert_close(lookup_attention(q, k, v, *operands), exact(q, k, v, *operands))
-    few = "torch, because the tensors are on CPU" if DEVICE == "cpu" else "triton, because the tensors are on a GPU"
-    wanted = [f"lookup_attention: {reason}" for reason in (few, "torch, because more than one pair in 16 is listed")]
+    few = (
+        "torch, because the tensors are on CPU"
+        if DEVICE == "cpu"
+        else "triton, because the tensors are on a GPU"
+    )
+    wanted = [
+        f"lookup_attention: {reason}"
+        for reason in (few, "torch, because more than one pair in 16 is listed")
+    ]
     assert [record.getMessage() for record in caplog.records] == wanted
 
 
@@ -371,10 +379,15 @@ def compiled_cases() -> list[Case]:
             "scale": 0.18,
         }
         operands |= {
-            f"{name}_{axis}": size for name in "qkv" for axis, size in (("row", 2**25), ("head", width), ("place", 3 * heads * width))
+            f"{name}_{axis}": size
+            for name in "qkv"
+            for axis, size in (("row", 2**25), ("head", width), ("place", 3 * heads * width))
         }
         operands |= {"WIDTH": 1 << (width - 1).bit_length(), "MOST_HEADS": heads}
-        outcome += [Case(f"{KERNEL}:lookup_kernel", operands, f"{KERNEL}:LOOKUPS", config) for config in configs]
+        outcome += [
+            Case(f"{KERNEL}:lookup_kernel", operands, f"{KERNEL}:LOOKUPS", config)
+            for config in configs
+        ]
     return outcome
 
 
@@ -419,7 +432,10 @@ def test_on_a_gpu_offsets_past_2_31_are_right():
     """70 rows of 8192 tokens with 60 heads of 64: 2.2e9 numbers each, and the last row is that of a
     small run."""
     batch, heads, t, width = 70, 60, 8192, 64
-    parts = [torch.empty(batch, heads, t, width, dtype=torch.bfloat16, device="cuda").normal_() for _ in range(3)]
+    parts = [
+        torch.empty(batch, heads, t, width, dtype=torch.bfloat16, device="cuda").normal_()
+        for _ in range(3)
+    ]
     ids = torch.randint(3000, (batch, t), device="cuda")
     with torch.no_grad():
         actual = lookup_attention(*parts, *follower_lists(ids), impl="triton")

@@ -83,7 +83,11 @@ def test_torch_equals_reference(name, t):
 def test_the_reference_by_hand():
     """Positions see the one before and themselves in head 0, the first and themselves in head 1;
     scores are 0 and so weights equal."""
-    rule = lambda queries, keys, heads: (keys == queries) | (keys == torch.where(heads == 0, (queries - 1).clamp(min=0), 0))  # noqa: E731
+
+    def rule(queries, keys, heads):
+        other = torch.where(heads == 0, (queries - 1).clamp(min=0), 0)
+        return (keys == queries) | (keys == other)
+
     v = torch.tensor([1.0, 2.0, 4.0, 8.0]).view(1, 1, 4, 1).expand(1, 2, 4, 1)
     zeros = torch.zeros_like(v)
     for impl in ("reference", "torch"):
@@ -128,8 +132,12 @@ def test_blocks_without_pairs_are_left_out_and_only_full_ones_are_not_asked_abou
     for head in range(4):
         own = head if by_head else 0
         for i in range(num):
-            blocks = [visible[head, i * 128 : (i + 1) * 128, j * 128 : (j + 1) * 128] for j in range(num)]
-            full = [j for j, block in enumerate(blocks) if block.numel() == 128 * 128 and block.all()]
+            blocks = [
+                visible[head, i * 128 : (i + 1) * 128, j * 128 : (j + 1) * 128] for j in range(num)
+            ]
+            full = [
+                j for j, block in enumerate(blocks) if block.numel() == 128 * 128 and block.all()
+            ]
             some = [j for j, block in enumerate(blocks) if j not in full and block.any()]
             assert listed(table.full_kv_num_blocks, table.full_kv_indices, own, i) == full
             assert listed(table.kv_num_blocks, table.kv_indices, own, i) == some
@@ -291,7 +299,10 @@ def test_numbers_of_a_rule_are_given_by_name():
     wanted = exact(*parts, functools.partial(latest, window=7), False)
     for impl in ("torch", "reference"):
         assert_close(masked_attention(*parts, latest, numbers={"window": 7}, impl=impl), wanted)
-    tables = [triton_impl.kept_block_mask(latest, False, "named", 1, 300, CPU, {"window": window}) for window in (7, 200, 7)]
+    tables = [
+        triton_impl.kept_block_mask(latest, False, "named", 1, 300, CPU, {"window": window})
+        for window in (7, 200, 7)
+    ]
     assert tables[0] is tables[2]
     assert int(tables[0].kv_num_blocks.sum()) < int(tables[1].kv_num_blocks.sum())
 

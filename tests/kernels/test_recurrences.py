@@ -44,7 +44,10 @@ class Recurrence:
         """Inputs by name: the std of q and k; log decays of at most 0, times `strength`. Keys that
         are overwritten have length one."""
         wide = torch.promote_types(dtype, torch.float32)
-        q, keys, values = (draw(b, h, t, width, std=s, dtype=wide, seed=i) for i, (width, s) in enumerate([(k, std), (k, std), (v, 1.0)]))
+        q, keys, values = (
+            draw(b, h, t, width, std=s, dtype=wide, seed=i)
+            for i, (width, s) in enumerate([(k, std), (k, std), (v, 1.0)])
+        )
         if self.attend is delta_rule:
             keys = functional.normalize(keys, dim=-1)
         first = "r" if "rwkv" in self.attend.__name__ else "q"
@@ -55,11 +58,17 @@ class Recurrence:
             **self.others(b, h, t, k, wide),
         }
         if strength != 1.0 and "log_decay" in operands:
-            operands["log_decay"] = operands["log_decay"] * strength if strength else torch.zeros_like(operands["log_decay"])
+            operands["log_decay"] = (
+                operands["log_decay"] * strength
+                if strength
+                else torch.zeros_like(operands["log_decay"])
+            )
             # Else states that do not fade are overwritten in part, and may grow.
             if "write" in operands:
                 operands["write"] = operands["write"] * operands["log_decay"].exp()
-        return operands | {name: operands[name].to(dtype) for name in ("erase", "write") if name in operands}
+        return operands | {
+            name: operands[name].to(dtype) for name in ("erase", "write") if name in operands
+        }
 
     def check(
         self,
@@ -203,11 +212,17 @@ def test_pieces_and_steps_are_the_whole(kind, chunk):
     t = 2 * chunk + 3
     operands, state = kind.draw(1, 2, t, 4, 5, torch.float64), draw(1, 2, 4, 5, dtype=torch.float64)
     at_once = kind.attend(**operands, state=state, impl="torch", chunk=chunk)
-    ways = [(impl, [offset, t - offset]) for impl, offset in itertools.product(("torch", "reference"), range(chunk + 1))]
+    ways = [
+        (impl, [offset, t - offset])
+        for impl, offset in itertools.product(("torch", "reference"), range(chunk + 1))
+    ]
     for impl, lengths in [*ways, ("torch", [chunk + 1] + [1] * (chunk + 2))]:
         outputs, start, after = [], 0, state
         for length in lengths:
-            piece = {name: x[:, :, start : start + length] if x.ndim > 2 else x for name, x in operands.items()}
+            piece = {
+                name: x[:, :, start : start + length] if x.ndim > 2 else x
+                for name, x in operands.items()
+            }
             o, after = kind.attend(**piece, state=after, impl=impl, chunk=chunk)
             outputs.append(o)
             start += length
@@ -224,7 +239,10 @@ def test_no_tokens_no_rows_and_any_strides(kind):
         assert (o.shape, after.shape) == ((0, 2, 7, 60), (0, 2, 8, 60))
     operands = kind.draw(2, 2, 37, 8, 60, torch.float32)
     wanted, before = kind.attend(**operands, state=state, impl="torch"), state.clone()
-    spread = {name: torch.stack([x, torch.full_like(x, math.nan)], -1)[..., 0] for name, x in operands.items()}
+    spread = {
+        name: torch.stack([x, torch.full_like(x, math.nan)], -1)[..., 0]
+        for name, x in operands.items()
+    }
     assert_same(kind.attend(**spread, state=state, impl="torch"), wanted, most=1e-6)
     assert torch.equal(state, before)
 
@@ -248,7 +266,10 @@ def test_gradients_are_the_derivatives(kind, t, chunk):
 
 
 def test_gradients_of_strong_decays_are_finite(kind):
-    operands = {name: x.requires_grad_() for name, x in kind.draw(1, 2, 70, 8, 8, torch.float32, strength=400.0).items()}
+    operands = {
+        name: x.requires_grad_()
+        for name, x in kind.draw(1, 2, 70, 8, 8, torch.float32, strength=400.0).items()
+    }
     o, after = kind.attend(**operands)
     grads = torch.autograd.grad(
         o.square().mean() + after.square().mean(),
@@ -465,7 +486,9 @@ def test_the_library_is_called_as_it_documents(kind, monkeypatch):
 
 def test_the_librarys_operation_is_one_that_torch_can_trace(monkeypatch):
     stand_in_for_the_library(monkeypatch)
-    operands = [x.transpose(1, 2) for x in KINDS["gated"].draw(2, 2, 3, 8, 12, torch.float32).values()]
+    operands = [
+        x.transpose(1, 2) for x in KINDS["gated"].draw(2, 2, 3, 8, 12, torch.float32).values()
+    ]
     for state in (None, draw(2, 2, 8, 12)):
         torch.library.opcheck(triton_impl.fla_operation, ("gla", "", operands, state, 0.5))
 

@@ -45,7 +45,11 @@ def operands(
 
 def run(arguments: Mapping[str, Any], impl: str) -> tuple[Tensor, ...]:
     """y and the three parts of the last state."""
-    state = Rwkv4State(*(arguments[name] for name in Rwkv4State._fields)) if "exponent" in arguments else None
+    state = (
+        Rwkv4State(*(arguments[name] for name in Rwkv4State._fields))
+        if "exponent" in arguments
+        else None
+    )
     others = {name: value for name, value in arguments.items() if name not in Rwkv4State._fields}
     y, last = rwkv4_attention(**others, state=state, impl=impl)
     return y, *last
@@ -79,7 +83,10 @@ class TestRwkv4(StatefulBattery):
         "recallkit.kernels.rwkv4.torch_impl.CHUNK_ELEMENTS": 12,
     }
     traced: ClassVar = ("recallkit.kernels.rwkv4.triton_impl.rwkv4_attention_triton",)
-    mixers: ClassVar = {f"layer {layer}": lambda layer=layer: RWKV4(6, layer=layer, num_layers=2) for layer in (0, 1)}
+    mixers: ClassVar = {
+        f"layer {layer}": lambda layer=layer: RWKV4(6, layer=layer, num_layers=2)
+        for layer in (0, 1)
+    }
     misfits: ClassVar = [
         ({"k": (4, 3)}, r"k must be \(t, b, d\), not of shape \(4, 3\)"),
         ({"k": (4, 2, 6)}, r"v must have shape \(4, 2, 6\), not \(4, 2, 5\)"),
@@ -130,7 +137,8 @@ class TestRwkv4(StatefulBattery):
 
         def attend(*values):
             y, *last = self.run(
-                dict(zip(others, values, strict=True)) | ({} if exponent is None else {"exponent": exponent}),
+                dict(zip(others, values, strict=True))
+                | ({} if exponent is None else {"exponent": exponent}),
                 impl,
             )
             return y, *(part * torch.exp(last[2]) for part in last[:2])
@@ -235,7 +243,9 @@ def test_states_without_terms_are_one(impl, t, hidden):
             impl=impl,
         )
         assert torch.equal(y[hidden:], wanted[hidden:])
-        assert all(torch.equal(mine, theirs) for mine, theirs in zip(last, wanted_last, strict=True))
+        assert all(
+            torch.equal(mine, theirs) for mine, theirs in zip(last, wanted_last, strict=True)
+        )
 
 
 @pytest.mark.parametrize("impl", ["reference", "torch", "triton"])
@@ -273,7 +283,9 @@ def test_every_configuration_gives_the_result(config):
     assert len(WALK.configs) == 2
     arguments = operands(9, 1, 40, torch.float32)
     exact, *exact_state = run(exactly(arguments), "reference")
-    tensors = (arguments[name] for name in ("k", "v", "decay", "bonus", "gate", *Rwkv4State._fields))
+    tensors = (
+        arguments[name] for name in ("k", "v", "decay", "bonus", "gate", *Rwkv4State._fields)
+    )
     y, last = rwkv4_attention_triton(*tensors, config)
     assert_close(y, exact)
     BATTERY.assert_states_close(last, exact_state)
@@ -296,9 +308,14 @@ KERNEL = "recallkit.kernels.rwkv4.triton_impl"
 
 def compiled_cases() -> list[Case]:
     """A text in both configurations, bf16, fp32 and fp16; one row without options; a step."""
-    sizes = {"t": 2048, "b": 16, "d": 2048} | {f"{name}_{axis}": 32768 if axis == "t" else 2048 for name in TIMED for axis in "tb"}
+    sizes = {"t": 2048, "b": 16, "d": 2048} | {
+        f"{name}_{axis}": 32768 if axis == "t" else 2048 for name in TIMED for axis in "tb"
+    }
     wide = dict.fromkeys(
-        [f"{name}_ptr" for name in ("decay", "bonus", "numerator", "denominator", "exponent", "last")],
+        [
+            f"{name}_ptr"
+            for name in ("decay", "bonus", "numerator", "denominator", "exponent", "last")
+        ],
         "*fp32",
     )
     options = {"HAS_STATE": True, "HAS_GATE": True}
@@ -322,8 +339,12 @@ def test_compiled_for_a_gpu_nothing_spills_and_inputs_are_loaded_ahead():
     # Five of a token in each of the loops: three powers, the gate's, a division; one to find the
     # row.
     assert results[0].instructions["MUFU"] <= 5 * (4 + 1) + 1
-    assert all(resources.registers <= 80 for resources in results), "fewer than 24 warps fit into a multiprocessor"
-    assert all(resources.instructions.get("LDGSTS") for resources in results[:-1]), "the inputs of a text are not loaded ahead"
+    assert all(resources.registers <= 80 for resources in results), (
+        "fewer than 24 warps fit into a multiprocessor"
+    )
+    assert all(resources.instructions.get("LDGSTS") for resources in results[:-1]), (
+        "the inputs of a text are not loaded ahead"
+    )
 
 
 @pytest.mark.gpu

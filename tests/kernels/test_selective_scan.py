@@ -177,14 +177,21 @@ def test_decays_to_nothing_leave_no_nan():
     arguments = BATTERY.bare(operands(20, 2, 3, 2, torch.float32)) | {"start": draw(2, 2, 3)}
     # 1e6 steps of the slowest rate here are e^-1e4 and less.
     arguments["dt"] = arguments["dt"] * 1e6
-    expected = arguments["dt"] * arguments["x"] * (arguments["write"] * arguments["read"]).sum(-1, keepdim=True)
+    expected = (
+        arguments["dt"]
+        * arguments["x"]
+        * (arguments["write"] * arguments["read"]).sum(-1, keepdim=True)
+    )
     with torch.no_grad():
         for impl in ("torch", "triton"):
             assert_close(selective_scan(**arguments, impl=impl)[0], expected)
     for tensor in arguments.values():
         tensor.requires_grad_()
     y, _ = selective_scan(**arguments)
-    assert all(grad.isfinite().all() for grad in torch.autograd.grad(y.square().mean(), list(arguments.values())))
+    assert all(
+        grad.isfinite().all()
+        for grad in torch.autograd.grad(y.square().mean(), list(arguments.values()))
+    )
 
 
 @pytest.mark.parametrize("impl", ["torch", "triton"])
@@ -365,7 +372,11 @@ def compiled_cases() -> list[Case]:
         case("bf16", 32, 0),
         case("fp16", 32, 1),
     ]
-    texts += [case(kind, n, 0, FORM=form) for form in ("PART", "REST") for kind, n in (("bf16", 16), ("fp32", 32))]
+    texts += [
+        case(kind, n, 0, FORM=form)
+        for form in ("PART", "REST")
+        for kind, n in (("bf16", 16), ("fp32", 32))
+    ]
     return [*texts, case("bf16", 16, 0, **halves)]
 
 
@@ -378,7 +389,9 @@ def test_compiled_for_a_gpu_nothing_spills_and_little_but_powers_is_slow():
         powers = 4 * (16 + 4) + 16 * (case.arguments["FORM"] == "REST")
         assert resources.instructions["MUFU"] <= powers + 8, "a channel is spread over lanes"
         assert resources.registers <= 128, "fewer than 16 warps fit into a multiprocessor"
-    assert all(resources.instructions.get("LDGSTS") for resources in results[:-1]), "the inputs of a text are not loaded ahead"
+    assert all(resources.instructions.get("LDGSTS") for resources in results[:-1]), (
+        "the inputs of a text are not loaded ahead"
+    )
 
 
 @pytest.mark.gpu
@@ -414,7 +427,10 @@ def test_on_a_gpu_offsets_past_two_billion():
         "read": torch.randn(t, b, n, device=DEVICE),
     }
     y, last = selective_scan(**arguments, impl="triton")
-    row = {name: value if name == "rates" else value[:, 8:].contiguous() for name, value in arguments.items()}
+    row = {
+        name: value if name == "rates" else value[:, 8:].contiguous()
+        for name, value in arguments.items()
+    }
     alone, alone_last = selective_scan(**row, impl="triton")
     assert torch.equal(y[:, 8:], alone)
     assert torch.equal(last[8:], alone_last)

@@ -34,7 +34,10 @@ def operands(
         "gate": (b, t, c),
     }
     wide = {"history": torch.promote_types(dtype, torch.float32)}
-    return {name: draw(*shape, dtype=wide.get(name, dtype), seed=seed) for seed, (name, shape) in enumerate(shapes.items())}
+    return {
+        name: draw(*shape, dtype=wide.get(name, dtype), seed=seed)
+        for seed, (name, shape) in enumerate(shapes.items())
+    }
 
 
 class TestShortConv(StatefulBattery):
@@ -47,7 +50,11 @@ class TestShortConv(StatefulBattery):
     options: ClassVar = ("bias", "gate")
     state: ClassVar = ("history",)
     sizes: ClassVar = [(t, 2, 6, k) for k in (1, 2, 3, 4, 7, 12) for t in (1, 5, 40)]
-    triton_sizes: ClassVar = [(t, b, c, k) for k in (1, 2, 3, 7, 8) for b, t, c in ((2, 1, 5), (1, 2, 130), (1, 17, 24), (2, 33, 3))]
+    triton_sizes: ClassVar = [
+        (t, b, c, k)
+        for k in (1, 2, 3, 7, 8)
+        for b, t, c in ((2, 1, 5), (1, 2, 130), (1, 17, 24), (2, 33, 3))
+    ]
     traced: ClassVar = ("recallkit.kernels.short_conv.triton_impl.short_conv_triton",)
     mixers: ClassVar = {
         "gated": lambda: GatedShortConv(6, bias=False),
@@ -232,7 +239,9 @@ def compiled_cases() -> list[Case]:
 
 @pytest.mark.slow
 def test_compiled_for_a_gpu_nothing_spills():
-    assert all(not resources.shared for resources in assert_compiles(compiled_cases(), matrix=None)[:-1])
+    assert all(
+        not resources.shared for resources in assert_compiles(compiled_cases(), matrix=None)[:-1]
+    )
 
 
 @pytest.mark.gpu

@@ -172,7 +172,9 @@ def test_reference_is_the_normalised_sum_and_its_state_the_sum_of_products():
     weights = torch.tril(1 + s + s**2 / 2)
     torch.testing.assert_close(y, weights @ v / weights.sum(dim=-1, keepdim=True))
     later = draw(2, 2, 3, 6, dtype=torch.float64, seed=9)
-    scores = 1 + later @ k.transpose(-1, -2) / math.sqrt(6) + (later @ k.transpose(-1, -2)) ** 2 / 12
+    scores = (
+        1 + later @ k.transpose(-1, -2) / math.sqrt(6) + (later @ k.transpose(-1, -2)) ** 2 / 12
+    )
     torch.testing.assert_close(taylor_features(later) @ state.kv, scores @ v)
     torch.testing.assert_close(
         (taylor_features(later) @ state.k[..., None])[..., 0],
@@ -183,7 +185,9 @@ def test_reference_is_the_normalised_sum_and_its_state_the_sum_of_products():
 @pytest.mark.parametrize("impl", ["torch", "triton"])
 @pytest.mark.parametrize(("f", "v"), [(16, 64), (8, 60), (24, 100), (5, 3), (32, 16)])
 def test_a_step_equals_reference(f, v, impl):
-    for dtype in (torch.float32, torch.bfloat16, torch.float16) if impl == "torch" else (torch.float32,):
+    for dtype in (
+        (torch.float32, torch.bfloat16, torch.float16) if impl == "torch" else (torch.float32,)
+    ):
         arguments = drawn(1, 2, f, v, dtype, std=3)
         y, *after = BATTERY.step(arguments, 0, [arguments["kv"], arguments["sums"]], impl)
         exact, *exact_after = run(exactly(arguments), "reference")
@@ -273,7 +277,10 @@ def test_triton_adds_many_chunks_up_and_goes_on_anywhere_in_one(short_chunks):
 def test_every_configuration_gives_the_result(config, short_chunks):
     from recallkit.kernels.taylor_attention import triton_impl
 
-    assert {len(launcher.configs) for launcher in (triton_impl.FLOAT_STATES, triton_impl.FLOAT_OUTPUTS, triton_impl.STEP)} == {2}
+    assert {
+        len(launcher.configs)
+        for launcher in (triton_impl.FLOAT_STATES, triton_impl.FLOAT_OUTPUTS, triton_impl.STEP)
+    } == {2}
     arguments = drawn(130, 1, 16, 80, h=1)
     *tensors, kv, sums = arguments.values()
     y, *after = triton_impl.taylor_attention_triton(*tensors, kv, sums, 1e-12, True, config)
@@ -329,7 +336,11 @@ def test_the_mixer_takes_the_kernels_and_widths_that_they_lack_go_to_torch(monke
 def strides(names: str, f: int, v: int, axes: str = "bht") -> dict[str, object]:
     """Of q, k and v that lie side by side, for 16 heads, as the kernels call them."""
     channels = 16 * (2 * f + v)
-    return {f"{x}_{axis}": {"b": 4096 * channels, "h": v if x == "v" else f, "t": channels}[axis] for x in names for axis in axes}
+    return {
+        f"{x}_{axis}": {"b": 4096 * channels, "h": v if x == "v" else f, "t": channels}[axis]
+        for x in names
+        for axis in axes
+    }
 
 
 def compiled_cases(kind: str, f: int, v: int, num: int = 2) -> list[Case]:
@@ -353,16 +364,30 @@ def compiled_cases(kind: str, f: int, v: int, num: int = 2) -> list[Case]:
         "BLOCK_V": 64,
     }
     states = common | strides("kv", f, v) | {"kv_ptr": "*fp32"}
-    outputs = common | strides("qkv", f, v) | {"q_ptr": f"*{kind}", "y_ptr": f"*{kind}", "kv_ptr": f"*{kind}"}
+    outputs = (
+        common
+        | strides("qkv", f, v)
+        | {"q_ptr": f"*{kind}", "y_ptr": f"*{kind}", "kv_ptr": f"*{kind}"}
+    )
     outputs |= {"eps": 1e-12, "HAS_INITIAL": True}
     precision = "FLOAT" if kind == "fp32" else "HALF"
-    results = [Case(f"{KERNEL}:chunk_state_kernel", states, f"{KERNEL}:{precision}_STATES", config) for config in range(num)]
-    return results + [Case(f"{KERNEL}:output_kernel", outputs, f"{KERNEL}:{precision}_OUTPUTS", config) for config in range(num)]
+    results = [
+        Case(f"{KERNEL}:chunk_state_kernel", states, f"{KERNEL}:{precision}_STATES", config)
+        for config in range(num)
+    ]
+    return results + [
+        Case(f"{KERNEL}:output_kernel", outputs, f"{KERNEL}:{precision}_OUTPUTS", config)
+        for config in range(num)
+    ]
 
 
 def compiled_step_and_prefix() -> list[Case]:
     """The kernels without products, for bfloat16 at Based's widths."""
-    sums: dict[str, object] = {f"{x}{part}_ptr": "*fp32" for x in ("kv", "sum") for part in ("", "_initial", "_prefix", "_final")}
+    sums: dict[str, object] = {
+        f"{x}{part}_ptr": "*fp32"
+        for x in ("kv", "sum")
+        for part in ("", "_initial", "_prefix", "_final")
+    }
     sums |= {
         "kv_prefix_ptr": "*bf16",
         "kv_width": 153 * 64,
@@ -371,7 +396,9 @@ def compiled_step_and_prefix() -> list[Case]:
         "num_prefixes": 17,
     }
     sums |= {"HAS_INITIAL": True, "WITH_FINAL": True, "DOT": ["bf16"]}
-    step: dict[str, object] = {f"{x}_ptr": "*bf16" for x in "qkvy"} | {f"{x}_ptr": "*fp32" for x in ("kv", "sum", "new_kv", "new_sum")}
+    step: dict[str, object] = {f"{x}_ptr": "*bf16" for x in "qkvy"} | {
+        f"{x}_ptr": "*fp32" for x in ("kv", "sum", "new_kv", "new_sum")
+    }
     step |= strides("qkv", 16, 64, "bh") | {
         "heads": 16,
         "v_dim": 64,

@@ -32,7 +32,10 @@ def draw(
 ) -> tuple[torch.Tensor, ...]:
     """Hidden states, weight, bias and targets."""
     generator = torch.Generator().manual_seed(seed + n + vocab)
-    hidden, weight, bias = (torch.randn(*shape, generator=generator).to(dtype) for shape in ((n, d), (vocab, d), (vocab,)))
+    hidden, weight, bias = (
+        torch.randn(*shape, generator=generator).to(dtype)
+        for shape in ((n, d), (vocab, d), (vocab,))
+    )
     return hidden, weight, bias, torch.randint(0, vocab, (n,), generator=generator)
 
 
@@ -44,7 +47,9 @@ def draw_exact(n: int, d: int, vocab: int) -> tuple[torch.Tensor, torch.Tensor]:
     far below 2^20 of these.
     """
     generator = torch.Generator().manual_seed(n + vocab)
-    hidden, weight = (torch.randint(-8, 9, shape, generator=generator) / 4 for shape in ((n, d), (vocab, d)))
+    hidden, weight = (
+        torch.randint(-8, 9, shape, generator=generator) / 4 for shape in ((n, d), (vocab, d))
+    )
     return hidden, weight
 
 
@@ -154,7 +159,9 @@ def test_a_row_does_not_depend_on_the_others(dtype, small_tiles):
     at_once = token_nll(hidden, weight, targets, bias=bias)
     for rows in (slice(0, 1), slice(5, 7), slice(100, 163), slice(299, 300), slice(0, 213)):
         part = token_nll(hidden[rows], weight, targets[rows], bias=bias)
-        assert all(torch.equal(mine, theirs[rows]) for mine, theirs in zip(part, at_once, strict=True))
+        assert all(
+            torch.equal(mine, theirs[rows]) for mine, theirs in zip(part, at_once, strict=True)
+        )
 
 
 def test_threads_do_not_change_a_bit(small_tiles):
@@ -165,7 +172,11 @@ def test_threads_do_not_change_a_bit(small_tiles):
         torch.set_num_threads(threads)
         results.append(token_nll(hidden, weight, targets, bias=bias))
     torch.set_num_threads(before)
-    assert all(torch.equal(mine, theirs) for other in results[1:] for mine, theirs in zip(other, results[0], strict=True))
+    assert all(
+        torch.equal(mine, theirs)
+        for other in results[1:]
+        for mine, theirs in zip(other, results[0], strict=True)
+    )
 
 
 def test_ties_share_a_rank_and_argmax_is_the_lowest_id():
@@ -311,7 +322,9 @@ def test_every_configuration_gives_the_result(config):
 
     assert len(FLOAT_TILES.configs) == 2
     for launcher, columns in ((FLOAT_TILES, FLOAT_COLUMNS), (HALF_TILES, COLUMNS)):
-        assert {config.kwargs["BLOCK_N"] for config in launcher.configs} == {columns}, "the number of tiles is known before one is chosen"
+        assert {config.kwargs["BLOCK_N"] for config in launcher.configs} == {columns}, (
+            "the number of tiles is known before one is chosen"
+        )
     hidden, weight, bias, targets = (tensor.to(DEVICE) for tensor in draw(70, 40, 200))
     scores = TokenNll(*token_nll_triton(hidden, weight, targets, bias, config))
     assert_equal(scores, token_nll(hidden, weight, targets, bias=bias, impl="reference"))
@@ -346,7 +359,10 @@ def test_triton_leaves_out_rows_that_are_not_asked_for():
 def test_triton_keeps_ties_large_logits_and_masked_entries():
     hidden, weight = (tensor.to(DEVICE) for tensor in draw_exact(30, 33, 200))
     weight[150:] = weight[:50]
-    low, high = (token_nll(hidden, weight, torch.full((30,), y, device=DEVICE), impl="triton") for y in (20, 170))
+    low, high = (
+        token_nll(hidden, weight, torch.full((30,), y, device=DEVICE), impl="triton")
+        for y in (20, 170)
+    )
     assert torch.equal(low.rank, high.rank)
     assert torch.equal(low.nll, high.nll)
     assert (low.argmax < 150).all()
@@ -445,7 +461,10 @@ def compiled_cases() -> list[Case]:
         ("fp32", "FLOAT_TILES", 2, "FLOAT_TARGETS"),
     ):
         operands = common | {"hidden_ptr": f"*{kind}", "weight_ptr": f"*{kind}", "DOT": [kind]}
-        outcome += [Case(f"{KERNEL}:tile_kernel", operands | parts, f"{KERNEL}:{tiles}", config) for config in range(num)]
+        outcome += [
+            Case(f"{KERNEL}:tile_kernel", operands | parts, f"{KERNEL}:{tiles}", config)
+            for config in range(num)
+        ]
         outcome.append(Case(f"{KERNEL}:target_logits_kernel", operands, f"{KERNEL}:{targets}"))
     return outcome
 

@@ -28,7 +28,9 @@ HALVES = (torch.float16, torch.bfloat16)
 
 def tokens(*shape: int, std: float = 1.0, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     """q and k of a standard deviation, v of 1."""
-    return [draw(*shape, std=size, dtype=dtype, seed=seed) for seed, size in enumerate((std, std, 1.0))]
+    return [
+        draw(*shape, std=size, dtype=dtype, seed=seed) for seed, size in enumerate((std, std, 1.0))
+    ]
 
 
 def filled(
@@ -42,7 +44,10 @@ def filled(
     """Rings whose rows have read these numbers of tokens; slots that none has reached are zeros."""
     counts = torch.tensor(visible, device=DEVICE)
     reached = (positions_in_ring(counts, window) >= 0)[:, None, :, None]
-    keys, values = (draw(len(visible), h, window, k, std=size, dtype=dtype, seed=9 + i) * reached for i, size in enumerate((std, 1.0)))
+    keys, values = (
+        draw(len(visible), h, window, k, std=size, dtype=dtype, seed=9 + i) * reached
+        for i, size in enumerate((std, 1.0))
+    )
     return WindowState(keys, values, counts)
 
 
@@ -226,11 +231,16 @@ def test_the_state_given_stays_and_in_place_gives_the_same_bits(impl):
 )
 def test_whole_is_prefill_and_steps_at_every_split(impl, window, t):
     q, k, v = tokens(1, 2, t, 16)
-    turned = [rotate(x.double(), torch.arange(t, device=DEVICE), base=100.0, width=8) for x in (q, k)]
+    turned = [
+        rotate(x.double(), torch.arange(t, device=DEVICE), base=100.0, width=8) for x in (q, k)
+    ]
     at_once = window_attention(*turned, v.double(), window, impl="reference")
     for split in range(window + 1):
         empty = empty_window(1, 2, window, 16, like=q)
-        rings = (written_ring(ring, x[:, :, :split].float(), empty.seen) for ring, x in zip(empty[:2], (turned[1], v), strict=True))
+        rings = (
+            written_ring(ring, x[:, :, :split].float(), empty.seen)
+            for ring, x in zip(empty[:2], (turned[1], v), strict=True)
+        )
         state = WindowState(*rings, empty.seen + split)
         for i in range(split, t):
             y, state = window_attention_step(
@@ -483,7 +493,9 @@ def compiled_cases() -> list[Case]:
         "new_values_ptr",
     )
     # A new ring takes more registers than one that is written in place.
-    kinds = [("bf16", 64, 64, 64, False, config) for config in range(2)] + [("fp32", 64, 64, 64, False, config) for config in range(2)]
+    kinds = [("bf16", 64, 64, 64, False, config) for config in range(2)] + [
+        ("fp32", 64, 64, 64, False, config) for config in range(2)
+    ]
     kinds += [
         ("bf16", 64, 64, 64, True, 0),
         ("fp16", 128, 64, 32, False, 0),
@@ -496,7 +508,11 @@ def compiled_cases() -> list[Case]:
             "new_seen_ptr": "*i64",
             "turns_ptr": "*i64" if rope_width else None,
         }
-        operands |= {f"{name}_{axis}": size for name in "qkv" for axis, size in (("row", 48 * width), ("head", width))}
+        operands |= {
+            f"{name}_{axis}": size
+            for name in "qkv"
+            for axis, size in (("row", 48 * width), ("head", width))
+        }
         operands |= {
             "num_heads": 16,
             "scale": width**-0.5,

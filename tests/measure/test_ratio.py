@@ -1,4 +1,5 @@
-"""The one rule of intervals: which documents they come from, how far they reach, when there are none; and tests against zero."""
+"""The one rule of intervals: which documents they come from, how far they reach, when there are
+none; and tests against zero."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def summed(values, sizes=None):
 
 
 TEN = np.arange(10)
-# Values of a part and of its whole by document, their sizes; the ratio, the effective number, the degrees of freedom.
+# Values of a part and of its whole by document, their sizes; the ratio, the effective number, the
+# degrees of freedom.
 RULE = {
     "documents of equal size": (TEN, TEN + 1, None, None, 45 / 55, 10, None),
     "the part is in five of them": (TEN < 5, np.ones(10), TEN < 5, None, 0.5, 5, 4),
@@ -78,7 +80,8 @@ def test_a_sum_over_itself_is_one_and_what_is_subtracted_is_paired():
 
 
 def test_expanded_percentiles_reach_as_far_as_students_t():
-    # Of exactly normal samples the bounds are those of the t interval of a mean, scaled as resampling scales: by sqrt((m - 1) / m).
+    # Of exactly normal samples the bounds are those of the t interval of a mean, scaled as
+    # resampling scales: by sqrt((m - 1) / m).
     samples = stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000)[:, None].repeat(3, axis=1)
     m = np.array([MIN_CLUSTERS, 12.5, 1e6])
     low, high = expanded_interval(samples, m, m - 1)
@@ -98,7 +101,8 @@ def test_effective_numbers_and_degrees_of_freedom():
     assert effective_number(np.array([[4, 1], [4, 0], [4, 0], [0, 0]])).tolist() == [3, 1]
     assert effective_number(np.zeros((3, 2))).tolist() == [0, 0]
     assert Spread.of_sizes(np.full((7, 1), 3)).freedom.tolist() == [6]
-    # The mean of squares of normal figures, in proportion to the sizes, varies as chi squared of that many degrees (and one more).
+    # The mean of squares of normal figures, in proportion to the sizes, varies as chi squared of
+    # that many degrees (and one more).
     sizes, rng = np.array([1, 2, 2, 5, 9, 10.0]), np.random.default_rng(0)
     squares = np.square(sizes * rng.normal(size=(200_000, len(sizes)))).sum(axis=1)
     freedom = Spread.of_sizes(sizes[:, None]).freedom + 1
@@ -119,11 +123,14 @@ def test_log2_buckets_change_just_above_each_power_of_two():
     assert (np.diff(log2_bucket(edges.ravel()).reshape(-1, 2)) == 1).all()
 
 
-# ---------------------------------------------------------------------------------- tests of hypotheses
+# ------------------------------------------------------------------------------ tests of hypotheses
 
 
 def test_a_p_value_is_a_twentieth_where_the_interval_ends_at_zero():
-    value, low, high, freedom = (np.array(column) for column in zip((2, 0, 4, 9), (-2, -4, 0, 9), (2, 1, 3, 9), (0, -1, 1, 9), strict=True))
+    value, low, high, freedom = (
+        np.array(column)
+        for column in zip((2, 0, 4, 9), (-2, -4, 0, 9), (2, 1, 3, 9), (0, -1, 1, 9), strict=True)
+    )
     p = p_values(value, low, high, freedom)
     assert p[:2] == pytest.approx([0.05, 0.05])
     assert p[2] < 0.05
@@ -144,11 +151,14 @@ def test_holms_procedure_by_hand():
 
 
 def test_of_ten_models_without_a_gap_one_is_told_from_zero_in_one_command_of_twenty():
-    """In each of 200 commands the documents' gaps get signs at random, for each model anew, so that all gaps are zero."""
+    """In each of 200 commands the documents' gaps get signs at random, for each model anew, so that
+    all gaps are zero."""
     rng = np.random.default_rng(0)
     gaps, tokens, distinct = rng.gamma(1, 1, 40), summed(np.ones(40)), []
     for seed in range(200):
-        models = [ratio(summed(rng.choice([-1, 1], 40) * gaps), tokens, 600, seed) for _ in range(10)]
+        models = [
+            ratio(summed(rng.choice([-1, 1], 40) * gaps), tokens, 600, seed) for _ in range(10)
+        ]
         excludes_zero = [(model.low > 0) | (model.high < 0) for model in models]
         distinct.append((are_distinct(models).any(), np.any(excludes_zero)))
     by_holm, by_intervals = np.mean(distinct, axis=0)

@@ -79,7 +79,10 @@ class Handler(BaseHTTPRequestHandler):
                 **requested,
             },
         )
-        if self.server.settings.get("key") and self.headers.get("Authorization") != f"Bearer {self.server.settings['key']}":
+        if (
+            self.server.settings.get("key")
+            and self.headers.get("Authorization") != f"Bearer {self.server.settings['key']}"
+        ):
             self.answer(
                 401,
                 {"error": {"message": f"no such key: {self.headers.get('Authorization')}"}},
@@ -104,7 +107,10 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(
                 200,
                 {
-                    "choices": [{"index": i, "text": "", "logprobs": None} for i in range(len(requested["prompt"]))],
+                    "choices": [
+                        {"index": i, "text": "", "logprobs": None}
+                        for i in range(len(requested["prompt"]))
+                    ],
                 },
             )
         else:
@@ -113,7 +119,10 @@ class Handler(BaseHTTPRequestHandler):
                 requested["max_tokens"],
                 bool(self.server.settings.get("texts")),
             )
-            choices = [choice(self.server.model, i, ids, *options) for i, ids in enumerate(requested["prompt"])]
+            choices = [
+                choice(self.server.model, i, ids, *options)
+                for i, ids in enumerate(requested["prompt"])
+            ]
             self.answer(
                 200,
                 self.server.settings.get("spoil", lambda content: content)(

@@ -91,7 +91,11 @@ def outcome(name: str, folder: Path, **settings: Any) -> Outcome:
         plan = ModelPlan(ModelSpec(str(folder)), VOCAB_SIZE, device="cpu")
         check_model(plan)
         model = load_model(plan)
-        return Outcome(name, "not built here", failure) if failure else _compared(name, model, ids, own)
+        return (
+            Outcome(name, "not built here", failure)
+            if failure
+            else _compared(name, model, ids, own)
+        )
     except UserError as error:
         return Outcome(name, "refused", str(error).replace(f"{folder}: ", ""))
 
@@ -117,7 +121,10 @@ def _compared(name: str, model: Any, ids: list[Any], own: list[Any]) -> Outcome:
     readings = [(model.score(packed, offsets).nll, np.concatenate(own))]
     carried, why = "no", ""
     try:
-        readings += [(model.score_carrying(packed, offsets, chunk).nll, np.concatenate(own)) for chunk in CHUNKS]
+        readings += [
+            (model.score_carrying(packed, offsets, chunk).nll, np.concatenate(own))
+            for chunk in CHUNKS
+        ]
         carried = "steps" if model.pieces(max(LENGTHS), CHUNKS[0]).count(1) > 1 else "chunks"
     except UserError as error:
         why = str(error).partition(": ")[2]
@@ -125,7 +132,10 @@ def _compared(name: str, model: Any, ids: list[Any], own: list[Any]) -> Outcome:
     prompts = [ids[place][:-NEW_IDS] for place in long]
     answers = [ids[place][-NEW_IDS:] for place in long]
     continuations = model.generate(prompts, answers, NEW_IDS, lambda *_: False)
-    readings += [(text.answer_nll, own[place][-NEW_IDS:]) for place, text in zip(long, continuations, strict=True)]
+    readings += [
+        (text.answer_nll, own[place][-NEW_IDS:])
+        for place, text in zip(long, continuations, strict=True)
+    ]
     largest = float(np.max([np.abs(ours - wanted).max() for ours, wanted in readings]))
     result = "equal" if largest <= LIMIT else "different"
     return Outcome(name, result, why, largest, carried, model.sharing_over(np.array(LENGTHS)))
@@ -156,7 +166,11 @@ def _in_a_process(name: str) -> Outcome:
     process.start()
     there.close()
     try:
-        return here.recv() if here.poll(SECONDS) else Outcome(name, "not built here", f"takes more than {SECONDS} seconds")
+        return (
+            here.recv()
+            if here.poll(SECONDS)
+            else Outcome(name, "not built here", f"takes more than {SECONDS} seconds")
+        )
     except EOFError:
         return Outcome(name, "different", "its process ended")
     finally:
@@ -196,7 +210,9 @@ def table(all_outcomes: Iterable[Outcome]) -> str:
     ):
         shown = f"{item.name}\\*" if item.sharing != "any" else item.name
         rows[_row_of(item)].append(shown)
-    lines = [f"| {row} | {len(listed)} | {_names_in(row, listed)} |" for row, listed in rows.items()]
+    lines = [
+        f"| {row} | {len(listed)} | {_names_in(row, listed)} |" for row, listed in rows.items()
+    ]
     return "\n".join(["| outcome | families | which |", "| --- | --- | --- |", *lines])
 
 
@@ -237,11 +253,15 @@ def _plain(why: str) -> str:
 _REASONS = {
     "not causal": "not causal, what follows a token changes its score",
     "has no causal language model of type": "an encoder with a decoder, or of images alone",
-    "its forward pass fails": "reads no text without an image, a sound or the states of another model",
+    "its forward pass fails": (
+        "reads no text without an image, a sound or the states of another model"
+    ),
     "not a language model with input": "its class names no embeddings and head of the text",
     "weights are missing": "the class of transformers for its text does not find its weights",
     "timm": "needs the package timm",
-    "has no attribute|Unrecognized configuration|must be 0": "its class and its default configuration do not fit",
+    "has no attribute|Unrecognized configuration|must be 0": (
+        "its class and its default configuration do not fit"
+    ),
     "ignore_mismatched_sizes": "does not load what it saved",
     "not appear to have a file": "needs a file beside its weights",
     "weights when cut down": "too large when cut down",
@@ -273,7 +293,10 @@ def main(arguments: list[str]) -> None:
     everything = []
     for item in outcomes(options.only or names(), options.at_once):
         print(
-            f"{item.result:14} {item.name} {item.difference:.1e} {item.carried} {item.sharing} {item.why}",
+            (
+                f"{item.result:14} {item.name} {item.difference:.1e} {item.carried} {item.sharing} "
+                f"{item.why}"
+            ),
             flush=True,
         )
         everything.append(item)

@@ -475,7 +475,11 @@ def class_of(name: str) -> Any:
     """The class of transformers that makes and loads models of a family."""
     import transformers
 
-    return transformers.AutoModelForCausalLM if FAMILIES[name].vision is None else transformers.AutoModelForMultimodalLM
+    return (
+        transformers.AutoModelForCausalLM
+        if FAMILIES[name].vision is None
+        else transformers.AutoModelForMultimodalLM
+    )
 
 
 def build_model(name: str) -> Any:

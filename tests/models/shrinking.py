@@ -175,7 +175,11 @@ def _small(name: str, value: Any, chosen: list[int], layers: int) -> Any:
         return [1]
     if name == "per_layer_config" and value:
         by_layer = {int(layer): settings for layer, settings in value.items()}
-        return {f"{place:02}": _shrunken(by_layer[layer]) for place, layer in enumerate(chosen) if layer in by_layer}
+        return {
+            f"{place:02}": _shrunken(by_layer[layer])
+            for place, layer in enumerate(chosen)
+            if layer in by_layer
+        }
     if isinstance(value, Mapping):
         is_settings = name != "label2id" and all(isinstance(key, str) for key in value)
         return _shrunken(value) if is_settings else value

@@ -158,7 +158,11 @@ def test_the_mixers_of_hybrids_are_found_and_each_one_counts(tmp_path, name):
         end = mixer.change(torch.zeros_like)
         without = model.score(*IDS).nll
         end()
-        [last] = [layer for item in PROJECTIONS if (layer := getattr(mixer.module, item, None)) is not None] or [None]
+        [last] = [
+            layer
+            for item in PROJECTIONS
+            if (layer := getattr(mixer.module, item, None)) is not None
+        ] or [None]
         assert np.abs(without - intact).max() > 1e-3, mixer.name
         if last is not None and last.bias is None:
             # Layers of Zamba2 share the matrix.
@@ -203,7 +207,11 @@ def by_hand(model, ids, replaced):
         x = model.embedding(row[:, :-1])
         for place, block in enumerate(model.blocks):
             u = block.mixer_norm(x)
-            x = x + (replaced[place].expand_as(u) if place in replaced else block.mixer.reference(u, row[:, :-1]))
+            x = x + (
+                replaced[place].expand_as(u)
+                if place in replaced
+                else block.mixer.reference(u, row[:, :-1])
+            )
             x = x + block.mlp(block.mlp_norm(x))
         logits = model.norm(x) @ model.embedding.weight.T
         return functional.cross_entropy(logits[0], row[0, 1:], reduction="none").numpy()
@@ -234,7 +242,11 @@ def test_exactly_the_outputs_are_replaced(tmp_path, listed, by):
     )
     # At once; in pieces, by `read`; id by id, by `step`; as float32, to which NLLs are rounded.
     for chunk in (None, 7, 1):
-        results = ablated.score(ids, offsets) if chunk is None else ablated.score_carrying(ids, offsets, chunk)
+        results = (
+            ablated.score(ids, offsets)
+            if chunk is None
+            else ablated.score_carrying(ids, offsets, chunk)
+        )
         np.testing.assert_allclose(results.nll, wanted, rtol=1e-7, atol=1e-6)
     with torch.no_grad():
         row = torch.from_numpy(ids[:29].astype(np.int64))[None]
@@ -251,7 +263,9 @@ def test_the_means_are_those_of_the_outputs(tmp_path):
         tmp_path / "m",
         layers=[LayerConfig("mamba"), LayerConfig("attention")],
     ).double()
-    loaded = load_model(ModelPlan(ModelSpec(str(tmp_path / "m")), 61, device="cpu", dtype="float64"))
+    loaded = load_model(
+        ModelPlan(ModelSpec(str(tmp_path / "m")), 61, device="cpu", dtype="float64")
+    )
     ids, offsets = random_sequences(30, 12)
     before = loaded.score(ids, offsets).nll
     with observe_means(loaded) as means:
@@ -363,7 +377,9 @@ def test_all_heads_together_are_the_mixer_and_each_counts(tmp_path, name):
         if name not in ("gpt2", "gpt_neox", "h3"):
             np.testing.assert_allclose(alone[0], at_once, rtol=0, atol=1e-6, err_msg=mixer.key)
         assert all(np.abs(nll - intact).max() > 1e-6 for nll in alone), mixer.key
-        assert len({float(np.abs(nll - intact).sum()) for nll in alone}) == len(alone), "each is another"
+        assert len({float(np.abs(nll - intact).sum()) for nll in alone}) == len(alone), (
+            "each is another"
+        )
     np.testing.assert_array_equal(model.score(*ids).nll, intact)
 
 
@@ -394,7 +410,10 @@ def test_mixers_that_compute_channel_by_channel_have_no_heads(tmp_path, kind):
     assert mixer.num_heads is None
     with pytest.raises(
         UserError,
-        match=f"no heads of {kind} can be replaced: the input of its last matrix is not divided into heads",
+        match=(
+            f"no heads of {kind} can be replaced: the input of its last matrix is not divided "
+            "into heads"
+        ),
     ):
         groups_of_heads([mixer], ["each"], "model")
 

@@ -111,7 +111,9 @@ def test_an_adapter_scores_as_the_model_that_peft_merges(make_adapter, tiny_mode
     nll, argmax, _ = direct(merged_by_peft(adapter, tmp_path / "merged"), ids, offsets)
     np.testing.assert_allclose(scores.nll, nll, rtol=0, atol=1e-5)
     assert (scores.argmax == argmax).mean() > 0.98
-    assert np.abs(scores.nll - direct(tiny_model("llama"), ids, offsets)[0]).max() > 1e-2, "the adapter changes nothing"
+    assert np.abs(scores.nll - direct(tiny_model("llama"), ids, offsets)[0]).max() > 1e-2, (
+        "the adapter changes nothing"
+    )
 
 
 def test_an_adapter_with_more_tokens_than_its_base(make_adapter, tmp_path):
@@ -264,4 +266,7 @@ def test_nothing_of_peft_is_printed_and_its_absence_is_one_line(make_adapter, mo
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UserError) as refused:
         load_model(plan(adapter))
-    assert refused.value.line() == f'{adapter}: an adapter, which needs peft; install it: pip install "recallkit-lm[peft]"'
+    assert (
+        refused.value.line()
+        == f'{adapter}: an adapter, which needs peft; install it: pip install "recallkit-lm[peft]"'
+    )

@@ -79,7 +79,11 @@ def test_codes_and_bytes_counted_by_hand():
     one = 4 * (4 // 4 + 4 + 4) + 2 * 4 * 4
     assert stored.num_bytes == 2 * one
     assert parse_cache("int4:residual=0:group=2")(keys, keys, 3).num_bytes == 2 * 12 * (1 + 4 + 4)
-    assert parse_cache("int8:residual=9")(keys, keys, 3).num_bytes == parse_cache("full")(keys, keys, 3).num_bytes == 2 * 24 * 4
+    assert (
+        parse_cache("int8:residual=9")(keys, keys, 3).num_bytes
+        == parse_cache("full")(keys, keys, 3).num_bytes
+        == 2 * 24 * 4
+    )
     assert parse_cache("fp8")(keys, keys, 3).num_bytes == 2 * (24 + 4)
 
 
@@ -148,7 +152,9 @@ def test_keydiff_evicts_what_points_where_most_keys_point():
 def test_no_row_influences_another(text):
     if "hqq" in text:
         needs("hqq")
-    keys, values = (drawn(3, 2, 300, width) * torch.tensor([1.0, 10, 0.3]).view(3, 1, 1, 1) for width in (16, 8))
+    keys, values = (
+        drawn(3, 2, 300, width) * torch.tensor([1.0, 10, 0.3]).view(3, 1, 1, 1) for width in (16, 8)
+    )
     together = parse_cache(text)(keys, values, 300)
     for row in range(3):
         alone = parse_cache(text)(keys[row : row + 1], values[row : row + 1], 300)
@@ -172,7 +178,10 @@ def test_the_error_does_not_grow_in_thirty_rounds(bits):
     first = stored = policy(keys, keys, 1000)
     for _ in range(30):
         stored = policy(stored.keys, stored.values, 1000)
-    errors = [(rounded.keys.float() - keys.float()).square().mean().sqrt().item() for rounded in (first, stored)]
+    errors = [
+        (rounded.keys.float() - keys.float()).square().mean().sqrt().item()
+        for rounded in (first, stored)
+    ]
     assert errors[1] < (1.002 if bits == 8 else 1.001) * errors[0]
 
 
@@ -183,7 +192,11 @@ def test_the_error_does_not_grow_in_thirty_rounds(bits):
         ("knrom:0.5", "cache=knrom:0.5: no such cache policy; did you mean knorm?"),
         (
             "int4:half",
-            "cache=int4:half: half is neither group=N nor residual=N, nor one of affine, quanto, hqq; write int4 or",
+            (
+                "cache=int4:half: half is neither group=N nor residual=N, nor one of affine, "
+                "quanto, "
+                "hqq; write int4 or"
+            ),
         ),
         ("int4:group=0", "cache=int4:group=0: group=0 is neither"),
         (
@@ -192,7 +205,10 @@ def test_the_error_does_not_grow_in_thirty_rounds(bits):
         ),
         (
             "window:4",
-            "cache=window:4: a window is a number of first ids, a plus sign, and a number of latest ids of at least 1; write window:4+256",
+            (
+                "cache=window:4: a window is a number of first ids, a plus sign, and a number of "
+                "latest ids of at least 1; write window:4+256"
+            ),
         ),
         ("window:4+0", "cache=window:4+0: a window is"),
         ("window", "cache=window: window takes no such options; write window:4+256"),
@@ -202,7 +218,10 @@ def test_the_error_does_not_grow_in_thirty_rounds(bits):
         ),
         (
             "keydiff:most",
-            "cache=keydiff:most: most is not a share of ids to evict, between 0 and 1; write keydiff:0.5",
+            (
+                "cache=keydiff:most: most is not a share of ids to evict, between 0 and 1; write "
+                "keydiff:0.5"
+            ),
         ),
         ("full:2", "cache=full:2: full takes no such options; write full"),
     ],

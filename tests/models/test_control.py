@@ -48,7 +48,10 @@ class Slow:
         earlier = [i for i in range(len(context) - 1) if context[i] == u]
         if self.cache_weight and earlier:
             recalled = context[earlier[-1] + 1]
-            p = [(1 - self.cache_weight) * p[w] + self.cache_weight * (w == recalled) for w in range(VOCAB)]
+            p = [
+                (1 - self.cache_weight) * p[w] + self.cache_weight * (w == recalled)
+                for w in range(VOCAB)
+            ]
         return p
 
 
@@ -120,7 +123,10 @@ def test_identity_follows_the_counts(tmp_path):
         make_counts(tmp_path / "a.duckdb", [1, 2, 3]),
         make_counts(tmp_path / "b.duckdb", [1, 2, 4]),
     )
-    digests = {identify_model(ModelPlan(ModelSpec("control:bigram"), VOCAB, counts=path)) for path in (a, b)}
+    digests = {
+        identify_model(ModelPlan(ModelSpec("control:bigram"), VOCAB, counts=path))
+        for path in (a, b)
+    }
     assert len(digests) == 2
     assert identify_model(ModelPlan(ModelSpec("control:bigram"), VOCAB, counts=a)) in digests
 

@@ -65,7 +65,9 @@ def test_the_command_line_gives_the_same_figures(run):
     results = json.loads(done.stdout)
     assert (results["width"], results["seq_len"]) == (1024, 2048)
     assert results["mixers"] == describe_mixers(1024, 2048)
-    assert [row["model"] for row in results["models"]] == [f"zoo:{name}" for name in zoo.ARCHITECTURES]
+    assert [row["model"] for row in results["models"]] == [
+        f"zoo:{name}" for name in zoo.ARCHITECTURES
+    ]
     shipped = zoo.shipped()
     for name, row in zip(zoo.ARCHITECTURES, results["models"], strict=True):
         assert row["parameters"] == pytest.approx(zoo.MATCHED_PARAMETERS, rel=0.01)
@@ -127,11 +129,15 @@ def test_parameters_are_the_printed_ones_within_a_percent_or_the_miss_is_stated(
 def test_based_has_the_layers_of_its_table_7(name, convolutions, item, window):
     layers = preset(name).layers
     kinds = [layer.mixer for layer in layers]
-    assert [kinds.count(kind) for kind in ("gated_short_conv", "linear_attention", "sliding_window")] == [convolutions, item, item]
+    assert [
+        kinds.count(kind) for kind in ("gated_short_conv", "linear_attention", "sliding_window")
+    ] == [convolutions, item, item]
     assert {layer.options["window"] for layer in layers if layer.mixer == "sliding_window"} == {
         window,
     }
-    assert {layer.options["feature_dim"] for layer in layers if layer.mixer == "linear_attention"} == {16}
+    assert {
+        layer.options["feature_dim"] for layer in layers if layer.mixer == "linear_attention"
+    } == {16}
 
 
 @pytest.mark.parametrize(
@@ -140,7 +146,11 @@ def test_based_has_the_layers_of_its_table_7(name, convolutions, item, window):
 )
 def test_hybrids_have_three_other_layers_evenly_spread(name, base):
     """Zoology's section 5 and appendix C.2: in place of convolutions, with all else as it was."""
-    changed = [i for i, (one, other) in enumerate(zip(preset(name).layers, preset(base).layers, strict=True)) if one != other]
+    changed = [
+        i
+        for i, (one, other) in enumerate(zip(preset(name).layers, preset(base).layers, strict=True))
+        if one != other
+    ]
     apart = len(preset(base).layers) // 3
     assert changed == [apart // 2, apart // 2 + apart, apart // 2 + 2 * apart]
     assert dataclasses.replace(preset(name), layers=preset(base).layers) == preset(base)
@@ -154,7 +164,9 @@ def test_ablations_differ_from_based_in_what_table_6_prints():
             layers = entry.config.layers
             linear = next(layer.options for layer in layers if layer.mixer == "linear_attention")
             features = make_mixer("linear_attention", 1024, **linear).feature_map.num_features
-            windows = {layer.options["window"] for layer in layers if layer.mixer == "sliding_window"}
+            windows = {
+                layer.options["window"] for layer in layers if layer.mixer == "sliding_window"
+            }
             convolutions = any(layer.mixer == "gated_short_conv" for layer in layers)
             results[name] = (
                 linear["feature_dim"],
@@ -266,7 +278,10 @@ def test_what_models_and_tokenizers_read_is_said_before_anything_is_read(run, ti
         "--json",
     )
     rows = {row["model"]: row for row in json.loads(result.stdout)}
-    read = {name: (row["kind"], row["context"], row["prefix"], row["end_token"]) for name, row in rows.items()}
+    read = {
+        name: (row["kind"], row["context"], row["prefix"], row["end_token"])
+        for name, row in rows.items()
+    }
     assert read == {
         "model": ("transformers", 255, "<bos>", "<eos>"),
         "none": ("transformers", 256, None, "<eos>"),
@@ -275,7 +290,10 @@ def test_what_models_and_tokenizers_read_is_said_before_anything_is_read(run, ti
     }
     shown = run("models", "--describe", folder, alone, "zoo:mamba").stdout
     assert "2 of 3 read a token before every text." in shown
-    assert "model: <bos> (its tokenizer's template begins texts with it), <eos> (as its" in " ".join(shown.split())
+    assert (
+        "model: <bos> (its tokenizer's template begins texts with it), <eos> (as its"
+        in " ".join(shown.split())
+    )
 
 
 @pytest.mark.parametrize("size", ["1.6m", "360m"])
@@ -290,5 +308,7 @@ def test_architectures_of_a_size_have_its_parameters_and_context(size):
         ), name
         assert model.max_length == 512
         assert len(config.layers) == 4 * zoo.SIZES[size].repeats
-        heads = {layer.options["num_heads"] for layer in config.layers if "num_heads" in layer.options}
+        heads = {
+            layer.options["num_heads"] for layer in config.layers if "num_heads" in layer.options
+        }
         assert heads <= {zoo.SIZES[size].num_heads}

@@ -86,4 +86,6 @@ def test_the_page_says_what_becomes_of_every_family(warm):
     if f"of transformers {transformers.__version__}:" not in page:
         pytest.skip("the page is of another version of transformers")
     text = every_family.section(everything, transformers.__version__)
-    assert every_family.with_section(page, text) == page, f"python -m tests.models.every_family --write {PAGE}"
+    assert every_family.with_section(page, text) == page, (
+        f"python -m tests.models.every_family --write {PAGE}"
+    )

@@ -55,7 +55,9 @@ def test_auto_is_float32_on_a_cpu(tiny_model):
     path = str(tiny_model("llama", dtype="bfloat16"))
     assert facts(path).dtype == "bfloat16"
     assert find_precision(ModelPlan(ModelSpec(path), 64, device="cpu", dtype="auto")) == "float32"
-    assert find_precision(ModelPlan(ModelSpec(path), 64, device="cpu", dtype="float16")) == "float16"
+    assert (
+        find_precision(ModelPlan(ModelSpec(path), 64, device="cpu", dtype="float16")) == "float16"
+    )
 
 
 @pytest.mark.gpu

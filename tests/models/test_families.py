@@ -98,7 +98,9 @@ def loaded(tmp_path_factory) -> Callable[[str], Loaded]:
 
 @pytest.fixture(
     scope="module",
-    params=[name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES],
+    params=[
+        name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES
+    ],
 )
 def family(request, loaded) -> Iterator[Loaded]:
     return loaded(request.param)
@@ -193,7 +195,9 @@ class Recorded(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         actual = func(*args, **(kwargs or {}))
         narrow = (torch.float32, torch.float16, torch.bfloat16)
-        if any(isinstance(leaf, torch.Tensor) and leaf.dtype in narrow for leaf in tree_leaves(actual)):
+        if any(
+            isinstance(leaf, torch.Tensor) and leaf.dtype in narrow for leaf in tree_leaves(actual)
+        ):
             self.narrow.add(str(func))
         return actual
 
@@ -326,9 +330,15 @@ def test_the_bytes_of_a_layers_cache_are_those_of_its_keys_and_values(loaded, na
     family, ids = loaded(name), torch.arange(40)[None]
     with torch.no_grad():
         layers = family.bare(ids, use_cache=True).past_key_values.layers
-    grown = [layer for layer in layers if getattr(layer, "keys", None) is not None and layer.keys.shape[-2] == 40]
+    grown = [
+        layer
+        for layer in layers
+        if getattr(layer, "keys", None) is not None and layer.keys.shape[-2] == 40
+    ]
     caches = family.model.cache_bytes(40)
-    assert [size for size in caches if size] == [layer.keys.nbytes + layer.values.nbytes for layer in grown]
+    assert [size for size in caches if size] == [
+        layer.keys.nbytes + layer.values.nbytes for layer in grown
+    ]
     assert sum(caches) < family.model.state_bytes(ids[0].numpy())
 
 

@@ -205,7 +205,10 @@ def test_our_mixers_score_as_fla_does(tmp_path, hub, name):
         carried = model.score_carrying(results["ids"], results["offsets"], 7).nll
         np.testing.assert_allclose(carried, results["nll"], rtol=0, atol=2e-5)
     assert identify_model(plan("owner/name")) == f"{10:040x}"
-    alone = [model.score(results["ids"][a:b], np.array([0, b - a])).nll for a, b in itertools.pairwise(results["offsets"])]
+    alone = [
+        model.score(results["ids"][a:b], np.array([0, b - a])).nll
+        for a, b in itertools.pairwise(results["offsets"])
+    ]
     np.testing.assert_allclose(np.concatenate(alone), results["nll"], rtol=0, atol=2e-5)
 
 
@@ -215,14 +218,19 @@ def test_fla_itself_scores_what_our_mixers_do_not(tmp_path, name):
     results = saved_by_fla(tmp_path, name, THEIRS[name], scored=True)
     assert results["class"] == "TransformersModel"
     np.testing.assert_allclose(results["scored"], results["nll"], rtol=0, atol=2e-5)
-    assert results["kept"] == "transformers.models.mamba2.configuration_mamba2", "importing fla takes transformers' own classes from it"
+    assert results["kept"] == "transformers.models.mamba2.configuration_mamba2", (
+        "importing fla takes transformers' own classes from it"
+    )
     assert results["mixers"].tolist() == [f"{layer} {KINDS[name]}" for layer in (0, 1)]
     assert np.abs(results["ablated"] - results["scored"]).max() > 1e-3
 
 
 @needs_fla
 def test_the_list_of_models_is_flas(tmp_path):
-    program = "import fla.models; from transformers import CONFIG_MAPPING as c; print(*set(c._extra_content) - set(c._mapping))"
+    program = (
+        "import fla.models; from transformers import CONFIG_MAPPING as c; "
+        "print(*set(c._extra_content) - set(c._mapping))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
@@ -272,7 +280,10 @@ def test_a_model_of_fla_without_a_gpu_is_one_line(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-c", WITHOUT_GPU, str(write_config(tmp_path, model_type="rwkv7"))]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert "rwkv7 is computed by kernels of flash-linear-attention, which need a GPU; use --device cuda" in done.stdout
+    assert (
+        "rwkv7 is computed by kernels of flash-linear-attention, which need a GPU; use --device "
+        "cuda"
+    ) in done.stdout
     assert (len(done.stdout.splitlines()), done.stderr) == (1, "")
 
 
@@ -287,8 +298,13 @@ SHAPES = {
     "model.embeddings.weight": (VOCAB, 8),
     "model.layers.0.attn_norm.weight": (8,),
     "model.layers.0.mlp_norm.weight": (8,),
-    **{f"model.layers.0.attn.{name}_proj.weight": (4 if name in "qk" else 12, 8) for name in "qkvg"},
-    **{f"model.layers.0.attn.{name}_conv1d.weight": (4 if name in "qk" else 12, 1, 4) for name in "qkv"},
+    **{
+        f"model.layers.0.attn.{name}_proj.weight": (4 if name in "qk" else 12, 8) for name in "qkvg"
+    },
+    **{
+        f"model.layers.0.attn.{name}_conv1d.weight": (4 if name in "qk" else 12, 1, 4)
+        for name in "qkv"
+    },
     **{f"model.layers.0.attn.{name}_proj.weight": (2, 8) for name in "ab"},
     **{f"model.layers.0.attn.{name}": (2,) for name in ("A_log", "dt_bias")},
     "model.layers.0.attn.o_norm.weight": (6,),
@@ -348,9 +364,17 @@ def test_heads_that_share_keys_and_values_are_those_of_a_file_where_each_has_its
     the file, with a window, and cut."""
     from safetensors.torch import load_file, save_file
 
-    second = {name.replace(".0.", ".1."): shape for name, shape in SHAPES.items() if "_norm" in name and ".attn." not in name}
-    second |= {name.replace(".0.", ".1."): shape for name, shape in SHAPES.items() if ".mlp." in name}
-    second |= {f"model.layers.1.attn.{name}_proj.weight": (4 if name in "kv" else 8, 8) for name in "qkvo"}
+    second = {
+        name.replace(".0.", ".1."): shape
+        for name, shape in SHAPES.items()
+        if "_norm" in name and ".attn." not in name
+    }
+    second |= {
+        name.replace(".0.", ".1."): shape for name, shape in SHAPES.items() if ".mlp." in name
+    }
+    second |= {
+        f"model.layers.1.attn.{name}_proj.weight": (4 if name in "kv" else 8, 8) for name in "qkvo"
+    }
     write_weights(tmp_path, SHAPES | second)
     ids, offsets = np.random.default_rng(0).integers(0, VOCAB, 20), np.array([0, 13, 20])
 
@@ -407,8 +431,15 @@ def hgrn(
         for a, i in zip(gates, u @ owner["i_proj"].T, strict=True):
             h = a * h + (1 - a) * swish(i)
             results.append(h)
-        return normed(np.stack(results), owner["g_norm"], 1e-3) * swish(u @ owner["g_proj"].T) @ owner["o_proj"].T
-    q, a, v = (x.reshape(len(u), heads, -1) for x in (swish(u @ owner["q_proj"].T), gates, u @ owner["i_proj"].T))
+        return (
+            normed(np.stack(results), owner["g_norm"], 1e-3)
+            * swish(u @ owner["g_proj"].T)
+            @ owner["o_proj"].T
+        )
+    q, a, v = (
+        x.reshape(len(u), heads, -1)
+        for x in (swish(u @ owner["q_proj"].T), gates, u @ owner["i_proj"].T)
+    )
     state, results = np.zeros((heads, q.shape[2], v.shape[2])), []
     for i in range(len(u)):
         state = a[i][..., None] * state + (1 - a[i])[..., None] * v[i][:, None]
@@ -433,7 +464,11 @@ def test_hgrn_is_its_formula(tmp_path, kind, heads):
         "mlp.up_proj": (12, d),
         "mlp.down_proj": (d, 12),
     }
-    shapes = {f"model.layers.{i}.{name}.weight": shape for i in range(layers) for name, shape in own.items()}
+    shapes = {
+        f"model.layers.{i}.{name}.weight": shape
+        for i in range(layers)
+        for name, shape in own.items()
+    }
     shapes |= {
         "model.embeddings.weight": (VOCAB, d),
         "model.norm.weight": (d,),
@@ -457,10 +492,16 @@ def test_hgrn_is_its_formula(tmp_path, kind, heads):
     x = weights["model.embeddings.weight"][ids[:-1]]
     for i in range(layers):
         owner = {name: weights[f"model.layers.{i}.{name}.weight"] for name in own}
-        mixer = {name.removeprefix("attn."): owner[name] for name in own if name.startswith("attn.")}
+        mixer = {
+            name.removeprefix("attn."): owner[name] for name in own if name.startswith("attn.")
+        }
         x = x + hgrn(mixer, normed(x, owner["attn_norm"], 1e-3), bounds[i] - bounds[0], heads)
         u = normed(x, owner["mlp_norm"], 1e-3)
-        x = x + (swish(u @ owner["mlp.gate_proj"].T) * (u @ owner["mlp.up_proj"].T)) @ owner["mlp.down_proj"].T
+        x = (
+            x
+            + (swish(u @ owner["mlp.gate_proj"].T) * (u @ owner["mlp.up_proj"].T))
+            @ owner["mlp.down_proj"].T
+        )
     logits = normed(x, weights["model.norm.weight"], 1e-3) @ weights["lm_head.weight"].T
     wanted = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(ids) - 1), ids[1:]]
     model = load_model(plan(tmp_path, dtype="float64"))

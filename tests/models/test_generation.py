@@ -82,7 +82,9 @@ def load(tmp_path_factory) -> Callable[..., Any]:
         elif not path.exists():
             save_model(name, folder)
         bare = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype)).eval()
-        return load_model(ModelPlan(ModelSpec(str(path)), VOCAB_SIZE, device="cpu", dtype=dtype)), bare
+        return load_model(
+            ModelPlan(ModelSpec(str(path)), VOCAB_SIZE, device="cpu", dtype=dtype)
+        ), bare
 
     return model
 
@@ -206,7 +208,10 @@ def test_rows_leave_the_batch_when_they_are_done(load, monkeypatch):
 @pytest.mark.parametrize("name", ["llama", "mamba", "recurrent_gemma", "rwkv"])
 def test_a_gpu_generates_what_the_cpu_does(tmp_path, name):
     path = str(save_model(name, tmp_path))
-    there, here = (load_model(ModelPlan(ModelSpec(path), VOCAB_SIZE, device=device)) for device in ("cuda", "cpu"))
+    there, here = (
+        load_model(ModelPlan(ModelSpec(path), VOCAB_SIZE, device=device))
+        for device in ("cuda", "cpu")
+    )
     prompts, answers = random_ids(LENGTHS, 0), random_ids(ANSWERS, 1)
     for one, other in zip(
         *(generate(model, prompts, answers, MOST, never) for model in (there, here)),
@@ -223,7 +228,9 @@ def test_a_prompt_and_what_follows_it_stay_within_the_context(tmp_path):
     longest = []
     model = load_model(plan(write(tmp_path, SCORES_ITSELF)))
     score = model.inner.score
-    model.inner.score = lambda ids, offsets: longest.append(np.diff(offsets).max()) or score(ids, offsets)
+    model.inner.score = lambda ids, offsets: (
+        longest.append(np.diff(offsets).max()) or score(ids, offsets)
+    )
     results = generate(
         model,
         random_ids([92, 3], 0, VOCAB),

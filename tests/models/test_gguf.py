@@ -248,7 +248,10 @@ def test_tensors_that_transformers_would_leave_out(llama, tmp_path):
     write_gguf(path, model, {"blk.0.attn_q.bias": np.ones(48, np.float32)}, tokenizer=False)
     with pytest.raises(
         UserError,
-        match="its tensors have 48 weights more than its architecture, which transformers would leave out",
+        match=(
+            "its tensors have 48 weights more than its architecture, which transformers would "
+            "leave out"
+        ),
     ):
         load_model(ModelPlan(ModelSpec(str(path)), 4096, device="cpu"))
     write_gguf(path, model, {"rope_freqs.weight": np.ones(6, np.float32)}, tokenizer=False)

@@ -51,11 +51,25 @@ def test_a_name_means_one_kind(here, spec, kind):
 
 @pytest.mark.parametrize("requested", [identify_model, load_model])
 def test_the_text_control_cannot_be_scored(requested):
-    with pytest.raises(UserError, match="control:copy: it copies text and has no likelihoods; evaluate it with `recallkit eval-recall`"):
+    with pytest.raises(
+        UserError,
+        match=(
+            "control:copy: it copies text and has no likelihoods; evaluate it with `recallkit "
+            "eval-recall`"
+        ),
+    ):
         requested(ModelPlan(ModelSpec("control:copy"), 256))
 
 
 def test_forms_are_listed_once_each():
     names = [name for name, _ in describe_models()]
     assert len(set(names)) == len(names)
-    assert {"zoo:attention", "control:copy", "DIRECTORY", "FILE.gguf", "OWNER/NAME", "FILE.bin", "FILE.py:FUNCTION"} <= set(names)
+    assert {
+        "zoo:attention",
+        "control:copy",
+        "DIRECTORY",
+        "FILE.gguf",
+        "OWNER/NAME",
+        "FILE.bin",
+        "FILE.py:FUNCTION",
+    } <= set(names)

@@ -148,7 +148,10 @@ def test_the_limit_is_that_of_the_shortest_filter():
 def test_the_auxiliary_loss_is_the_sum_over_the_mixers():
     learned = LayerConfig("selective_attention", {"selection": "learned", "share": 0.1})
     model = actual(ArchitectureConfig(VOCAB, 32, (LayerConfig("mamba"), learned, learned))).train()
-    assert LanguageModel(ArchitectureConfig(VOCAB, 32, (LayerConfig("mamba"),))).auxiliary_loss() is None
+    assert (
+        LanguageModel(ArchitectureConfig(VOCAB, 32, (LayerConfig("mamba"),))).auxiliary_loss()
+        is None
+    )
     model(random_ids(2))
     losses = [block.mixer.auxiliary_loss() for block in model.blocks[1:]]
     assert model.auxiliary_loss().item() == pytest.approx(sum(loss.item() for loss in losses))

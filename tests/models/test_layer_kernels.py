@@ -105,7 +105,10 @@ def test_where_a_kernel_differs_transformers_own_function_is_used_and_said(
         lambda x, *args, **options: scan(1.01 * x, *args, **options),
     )
     model = load(tmp_path / "model")
-    assert "model: our kernels do not reproduce its NLLs, so transformers' own functions are used" in capsys.readouterr().err
+    assert (
+        "model: our kernels do not reproduce its NLLs, so transformers' own functions are used"
+        in capsys.readouterr().err
+    )
     ids, offsets = ids_and_offsets()
     with torch.no_grad():
         logits = bare(torch.from_numpy(ids[None, :59])).logits[0].double()

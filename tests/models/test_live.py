@@ -35,7 +35,10 @@ class Averages(nn.Module):
         self.register_buffer("shift", torch.zeros(width))
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        states = self.embedding(ids).cumsum(1) / torch.arange(1, ids.shape[1] + 1, device=ids.device)[None, :, None]
+        states = (
+            self.embedding(ids).cumsum(1)
+            / torch.arange(1, ids.shape[1] + 1, device=ids.device)[None, :, None]
+        )
         return self.scale * self.head(self.dropout(states + self.shift))
 
 
@@ -103,7 +106,10 @@ def test_any_change_is_another_model(module):
 
 
 def test_changed_code_is_another_model():
-    source = "from torch import nn\nclass Own(nn.Module):\n    def forward(self, ids):\n        return ids + {}\n"
+    source = (
+        "from torch import nn\nclass Own(nn.Module):\n    def forward(self, ids):\n        "
+        "return ids + {}\n"
+    )
 
     def actual(number: int, lines: int = 0) -> nn.Module:
         names: dict[str, type] = {"__name__": "notebook"}
@@ -125,7 +131,11 @@ def test_a_module_is_scored_as_its_own_forward_says(module, slices):
             range(len(row) - 1),
             row[1:],
         ]
-    nll = pl.read_parquet(slices / "scores/averages.parquet").filter(pl.col("sequence") == 3)["nll"].to_numpy()
+    nll = (
+        pl.read_parquet(slices / "scores/averages.parquet")
+        .filter(pl.col("sequence") == 3)["nll"]
+        .to_numpy()
+    )
     assert np.allclose(nll, -expected.numpy(), atol=1e-5)
 
 

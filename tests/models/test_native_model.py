@@ -245,13 +245,21 @@ def test_what_is_shipped_is_what_its_card_and_its_architecture_say():
             == cards[name]["tokens"]
             == pytest.approx(ids * (1 - cards[name]["list_rows_share"]), rel=1e-4)
         )
-    assert sum(path.stat().st_size for folder in zoo.shipped().values() for path in folder.iterdir()) < 26e6
-    assert len({(card["tokens"], json.dumps(card["text"])) for card in cards.values()}) == 1, "not all saw the same tokens"
+    assert (
+        sum(path.stat().st_size for folder in zoo.shipped().values() for path in folder.iterdir())
+        < 26e6
+    )
+    assert len({(card["tokens"], json.dumps(card["text"])) for card in cards.values()}) == 1, (
+        "not all saw the same tokens"
+    )
 
 
 def test_packed_models_are_the_trained_ones_rounded_to_eight_bits(tmp_path, monkeypatch):
     (tmp_path / "m").mkdir()
-    trained = {name: value.contiguous() for name, value in LanguageModel(zoo.architecture("hybrid")).state_dict().items()}
+    trained = {
+        name: value.contiguous()
+        for name, value in LanguageModel(zoo.architecture("hybrid")).state_dict().items()
+    }
     save_file(trained, tmp_path / "m" / zoo.WEIGHTS)
     (tmp_path / "m" / zoo.CONFIG).write_text(zoo.config_json(zoo.architecture("hybrid")))
     plain = (tmp_path / "m" / zoo.WEIGHTS).stat().st_size
@@ -262,7 +270,11 @@ def test_packed_models_are_the_trained_ones_rounded_to_eight_bits(tmp_path, monk
     weights = zoo.read_ours(tmp_path / "m")[1]
     assert weights.keys() == trained.keys()
     for name, values in trained.items():
-        half_a_step = values.abs().amax(-1, keepdim=True) / 254 if values.numel() > 16_384 else values.abs() / 2048 + 3e-8
+        half_a_step = (
+            values.abs().amax(-1, keepdim=True) / 254
+            if values.numel() > 16_384
+            else values.abs() / 2048 + 3e-8
+        )
         assert ((weights[name] - values).abs() <= half_a_step * 1.001).all(), name
     load_model(ModelPlan(ModelSpec(str(tmp_path / "m")), zoo.VOCAB_SIZE, device="cpu"))
     runpy.run_path(str(ROOT / "scripts/pack_zoo.py"), run_name="__main__")

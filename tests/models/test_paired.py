@@ -40,7 +40,10 @@ def direct(reference: Logits, model: Logits, text: tuple[np.ndarray, np.ndarray]
             with torch.no_grad():
                 results.append(
                     formula(
-                        *(part(torch.from_numpy(ids[None, :-1].astype(np.int64)))[0] for part in (reference, model)),
+                        *(
+                            part(torch.from_numpy(ids[None, :-1].astype(np.int64)))[0]
+                            for part in (reference, model)
+                        ),
                     ),
                 )
     return np.concatenate(results)
@@ -65,7 +68,10 @@ def zoo64(name: str) -> Logits:
 
 def pair_of(reference: object, model: object, **more: object) -> PairedModel:
     return PairedModel(
-        *(load_model(ModelPlan(ModelSpec(str(spec)), VOCAB, device="cpu", **more)) for spec in (model, reference)),
+        *(
+            load_model(ModelPlan(ModelSpec(str(spec)), VOCAB, device="cpu", **more))
+            for spec in (model, reference)
+        ),
         VOCAB,
     )
 
@@ -188,7 +194,9 @@ def test_a_variant_is_compared_as_it_reads(text, tiny_model):
     """In its own chunks, each of which sees a compressed past; with nothing compressed it is the
     model itself."""
     spec, ids = str(tiny_model("llama")), (text[0][:65], np.array([0, 65]))
-    model, window, full = (load_model(spec_of(spec, cache)) for cache in (None, "window:1+8", "full"))
+    model, window, full = (
+        load_model(spec_of(spec, cache)) for cache in (None, "window:1+8", "full")
+    )
     assert PairedModel(full, model, VOCAB).score(*ids).beside["kl"].max() < 1e-6
     results = PairedModel(window, model, VOCAB).score(*ids)
     assert results.beside["kl"][:16].max() < 1e-6, "the first chunk has no past"

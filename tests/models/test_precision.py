@@ -82,10 +82,18 @@ def llama(
         )
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         mixed = (weights / weights.sum(-1, keepdims=True)) @ value
-        x = x + mixed.transpose(1, 0, 2).reshape(time, heads * config.head_dim) @ w(at + "self_attn.o_proj").T
+        x = (
+            x
+            + mixed.transpose(1, 0, 2).reshape(time, heads * config.head_dim)
+            @ w(at + "self_attn.o_proj").T
+        )
         h = norm(x, w(at + "post_attention_layernorm"), config.rms_norm_eps)
         gate = h @ w(at + "mlp.gate_proj").T
-        x = x + (gate / (1 + np.exp(-gate)) * (h @ w(at + "mlp.up_proj").T)) @ w(at + "mlp.down_proj").T
+        x = (
+            x
+            + (gate / (1 + np.exp(-gate)) * (h @ w(at + "mlp.up_proj").T))
+            @ w(at + "mlp.down_proj").T
+        )
     return norm(x, w("model.norm"), config.rms_norm_eps) @ w("lm_head").T
 
 
@@ -111,5 +119,9 @@ def test_float64_scores_are_those_of_the_formulas(tmp_path):
     assert results.nll.dtype is torch.float64
     np.testing.assert_allclose(results.nll.numpy(), nll, rtol=0, atol=1e-12)
     assert (results.argmax.numpy() == logits.argmax(1)).all()
-    narrow = load_model(ModelPlan(ModelSpec(str(path)), VOCAB_SIZE, device="cpu")).score(ids, np.array([0, 50])).nll
+    narrow = (
+        load_model(ModelPlan(ModelSpec(str(path)), VOCAB_SIZE, device="cpu"))
+        .score(ids, np.array([0, 50]))
+        .nll
+    )
     assert 0 < np.abs(narrow - nll).max() < 1e-4

@@ -108,7 +108,9 @@ def test_every_sequence_is_read_behind_it(beginning, few_slices, tmp_path, famil
     manifest = parquet_files.read_manifest(scoring.score_path(slices, one_model(str(path))))
     assert manifest["options"]["prefix"] == [BEGIN]
     assert manifest["prefix"]["token"] == "<|endoftext|>"
-    assert not np.allclose(expected, plain(path, sequences(slices), []), atol=1e-3), "it decides the NLLs here"
+    assert not np.allclose(expected, plain(path, sequences(slices), []), atol=1e-3), (
+        "it decides the NLLs here"
+    )
 
 
 def test_every_window_is_read_behind_it(beginning, few_slices, tmp_path):
@@ -136,7 +138,9 @@ def test_a_variant_reads_it_with_the_first_chunk(beginning, few_slices, tmp_path
     by_text = np.split(once, np.cumsum([len(text) - 1 for text in sequences(slices)])[:-1])
     exact = np.split(expected, np.cumsum([len(text) - 1 for text in sequences(slices)])[:-1])
     for mine, theirs in zip(by_text, exact, strict=True):
-        assert mine[:30] == pytest.approx(theirs[:30], abs=1e-4), "compressed once, after 30 ids of the text"
+        assert mine[:30] == pytest.approx(theirs[:30], abs=1e-4), (
+            "compressed once, after 30 ids of the text"
+        )
     assert not np.allclose(once, expected, atol=1e-3)
 
 
@@ -341,7 +345,10 @@ def test_two_that_begin_otherwise_are_read_side_by_side(beginning, few_slices, t
     behind = np.concatenate(
         [plain(Path(path), [text], [BEGIN] * (text[0] != BEGIN)) for text in texts],
     )
-    scores = {model: pl.read_parquet(scoring.score_path(slices, model))["nll"].to_numpy() for model in (path, "bare")}
+    scores = {
+        model: pl.read_parquet(scoring.score_path(slices, model))["nll"].to_numpy()
+        for model in (path, "bare")
+    }
     assert scores[path] == pytest.approx(behind, abs=1e-4)
     assert scores["bare"] == pytest.approx(plain(Path(path), texts, []), abs=1e-4)
 

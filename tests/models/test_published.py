@@ -106,7 +106,9 @@ CONVOLUTION = {
     "out_proj.weight": (WIDTH, 2 * WIDTH),
     "out_proj.bias": (WIDTH,),
 }
-OLDER_CONVOLUTION = {name.replace("conv.conv", "conv1.conv"): shape for name, shape in CONVOLUTION.items()}
+OLDER_CONVOLUTION = {
+    name.replace("conv.conv", "conv1.conv"): shape for name, shape in CONVOLUTION.items()
+}
 LINEAR = {
     "proj_q.weight": (24, WIDTH),
     "proj_k.weight": (24, WIDTH),
@@ -155,7 +157,11 @@ def mamba_of_transformers(name):
         "vocab_size": ROWS,
         "tie_word_embeddings": True,
     }
-    sizes |= {"state_size": 5} if name == "mamba" else {"state_size": 6, "num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 16}
+    sizes |= (
+        {"state_size": 5}
+        if name == "mamba"
+        else {"state_size": 6, "num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 16}
+    )
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **sizes)).eval()
     with torch.no_grad():
@@ -166,7 +172,10 @@ def mamba_of_transformers(name):
 
 def as_released(model):
     """Its weights in Mamba's own layout."""
-    return {key.replace("backbone.embeddings.", "backbone.embedding."): value for key, value in model.state_dict().items()}
+    return {
+        key.replace("backbone.embeddings.", "backbone.embedding."): value
+        for key, value in model.state_dict().items()
+    }
 
 
 CHECKPOINTS = {
@@ -237,7 +246,9 @@ def decayed_attention(w, x):
 def softmax_attention(w, x, rotated, reach=None):
     """`rotated` entries of a head of 16; a query sees `reach` keys before its own."""
     q, k, v = (heads(part, 2) for part in F.linear(x, w["Wqkv.weight"]).chunk(3, dim=-1))
-    q, k = (torch.cat([turned(part[..., :rotated]), part[..., rotated:]], dim=-1) for part in (q, k))
+    q, k = (
+        torch.cat([turned(part[..., :rotated]), part[..., rotated:]], dim=-1) for part in (q, k)
+    )
     apart = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])
     hidden = (apart < 0) | (apart > (x.shape[1] if reach is None else reach))
     weights = (q @ k.mT / math.sqrt(16)).masked_fill(hidden, -math.inf).softmax(dim=-1)
@@ -246,7 +257,9 @@ def softmax_attention(w, x, rotated, reach=None):
 
 def turned(x):
     half = x.shape[-1] // 2
-    angles = torch.arange(x.shape[2], dtype=x.dtype)[:, None] * 10000 ** (-torch.arange(half, dtype=x.dtype) / half)
+    angles = torch.arange(x.shape[2], dtype=x.dtype)[:, None] * 10000 ** (
+        -torch.arange(half, dtype=x.dtype) / half
+    )
     first, second = x.chunk(2, dim=-1)
     return torch.cat(
         [
@@ -258,7 +271,11 @@ def turned(x):
 
 
 def part(weights, prefix):
-    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): value
+        for name, value in weights.items()
+        if name.startswith(prefix)
+    }
 
 
 def gpt_logits(weights, ids, mixers):
@@ -356,7 +373,10 @@ def test_scores_are_those_of_transformers(write, hub, name, place):
     )
     scores = load_model(plan).score(ids, offsets)
     with torch.no_grad():
-        logits = [model(torch.from_numpy(ids[a : b - 1])[None]).logits[0] for a, b in itertools.pairwise(offsets)]
+        logits = [
+            model(torch.from_numpy(ids[a : b - 1])[None]).logits[0]
+            for a, b in itertools.pairwise(offsets)
+        ]
     targets = torch.from_numpy(
         np.concatenate([ids[a + 1 : b] for a, b in itertools.pairwise(offsets)]),
     )
@@ -369,7 +389,9 @@ def test_scores_are_those_of_transformers(write, hub, name, place):
     assert (scores.argmax == torch.cat(logits).argmax(1).numpy()).mean() > 0.98
     tokenizer = {"directory": None, "hub id of the authors": "EleutherAI/gpt-neox-20b"}[place]
     assert kind_of(spec).own_tokenizer(spec) == tokenizer
-    assert identify_model(plan) == identify_model(ModelPlan(ModelSpec(spec), VOCAB, dtype="bfloat16"))
+    assert identify_model(plan) == identify_model(
+        ModelPlan(ModelSpec(spec), VOCAB, dtype="bfloat16")
+    )
 
 
 def test_buffers_of_older_code_are_left_out(write):
@@ -390,9 +412,13 @@ def test_every_weight_is_needed_and_no_other_one_is_taken(write, name):
     weights = make()
     last = max(key for key in weights if key.endswith("out_proj.weight"))
     changed = {
-        "(Missing key.*)?mixer.out_proj.weight( is missing)?": {key: value for key, value in weights.items() if key != last},
-        "Unexpected key.*mixer.out_proj.scale": weights | {last.replace("weight", "scale"): torch.ones(2)},
-        "size mismatch for .*mixer.out_proj.weight": weights | {last: torch.ones(WIDTH + 1, weights[last].shape[1])},
+        "(Missing key.*)?mixer.out_proj.weight( is missing)?": {
+            key: value for key, value in weights.items() if key != last
+        },
+        "Unexpected key.*mixer.out_proj.scale": weights
+        | {last.replace("weight", "scale"): torch.ones(2)},
+        "size mismatch for .*mixer.out_proj.weight": weights
+        | {last: torch.ones(WIDTH + 1, weights[last].shape[1])},
     }
     for said, wrong in changed.items():
         with pytest.raises(UserError, match=said):

@@ -36,7 +36,10 @@ def refused(spec: Path | str) -> str:
 def test_a_file_of_weights_alone(tmp_path, name):
     torch.save({"weight": torch.ones(2)}, tmp_path / name)
     start = "weights alone do not say which model they belong to; "
-    assert refused(tmp_path / name) == start + "give a folder that also has its config.json, or FILE.py:FUNCTION that builds it"
+    assert (
+        refused(tmp_path / name)
+        == start + "give a folder that also has its config.json, or FILE.py:FUNCTION that builds it"
+    )
     (tmp_path / "notes.txt").write_text("")
     assert refused(tmp_path / "notes.txt").startswith(
         "not a model: a directory, a .gguf file or a hub id is wanted",
@@ -48,9 +51,14 @@ def test_a_file_of_weights_alone(tmp_path, name):
 def test_folders_without_a_model(tiny_model, tmp_path):
     assert refused(tmp_path).startswith("a directory without a model: there is no config.json")
     (tmp_path / "tokenizer.json").write_text("{}")
-    assert refused(tmp_path) == "a tokenizer without a model; give the model's folder, and this one with --model-tokenizer"
+    assert refused(tmp_path) == (
+        "a tokenizer without a model; give the model's folder, and this one with --model-tokenizer"
+    )
     shutil.copytree(tiny_model("llama"), tmp_path / "checkpoint-100")
-    assert refused(tmp_path) == f"no config.json here, but in folders inside; give {tmp_path / 'checkpoint-100'}"
+    assert (
+        refused(tmp_path)
+        == f"no config.json here, but in folders inside; give {tmp_path / 'checkpoint-100'}"
+    )
     shutil.copytree(tiny_model("llama"), tmp_path / "checkpoint-200")
     assert refused(tmp_path).endswith(f"give {tmp_path / 'checkpoint-200'} or one of 1 others")
 
@@ -64,7 +72,10 @@ def test_half_a_model(tiny_model, tmp_path):
     (tmp_path / "config.json").rename(path / "config.json")
     (path / "model.safetensors").unlink()
     (path / "training_args.bin").write_text("")
-    assert refused(path) == "a config.json without weights; complete the folder: model.safetensors is missing"
+    assert (
+        refused(path)
+        == "a config.json without weights; complete the folder: model.safetensors is missing"
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,7 +126,9 @@ def test_float8_weights_in_blocks_are_read(tmp_path):
         weights[name], weights[f"{name}_scale_inv"] = small.flatten(2).flatten(0, 1), factors
         rounded[name] = (small.float() * factors[:, None, :, None]).flatten(2).flatten(0, 1)
     save_file(weights, tmp_path / "float8/model.safetensors", metadata={"format": "pt"})
-    plain = {name: value for name, value in weights.items() if not name.endswith("_scale_inv")} | rounded
+    plain = {
+        name: value for name, value in weights.items() if not name.endswith("_scale_inv")
+    } | rounded
     save_file(plain, tmp_path / "plain/model.safetensors", metadata={"format": "pt"})
     change_config(
         tmp_path / "float8",
@@ -135,7 +148,10 @@ def test_float8_weights_in_blocks_are_read(tmp_path):
 
 
 def test_names_of_the_hub_that_are_not_at_hand(hub, tmp_path, tiny_model):
-    assert refused("gptt2") == "no such file or directory; give a model directory or a .gguf file, or a hub id (OWNER/NAME)"
+    assert refused("gptt2") == (
+        "no such file or directory; give a model directory or a .gguf file, or a hub id "
+        "(OWNER/NAME)"
+    )
     line = refused("openai-community/gpt2")
     assert line.startswith("neither here nor in the hub's cache (")
     assert "and HF_HUB_OFFLINE is set; download it with a network connection" in line
@@ -192,7 +208,10 @@ def test_rotary_positions_that_transformers_would_ignore(tmp_path):
         check_model(plan)
         return load_model(plan)
 
-    problem = "transformers ignores its rope_parameters factor, original_max_position_embeddings, rope_theta, rope_type: they are of no"
+    problem = (
+        "transformers ignores its rope_parameters factor, original_max_position_embeddings, "
+        "rope_theta, rope_type: they are of no"
+    )
     with pytest.raises(UserError, match=problem):
         load_with(yarn)
     # Those that both kinds have without any.
@@ -209,7 +228,9 @@ def test_yarn_of_a_released_olmo3_is_that_of_its_full_layers_alone(tmp_path):
     (path / "config.json").write_text(
         json.dumps({**config, "rope_theta": 500000, "rope_scaling": scaling}),
     )
-    rotary = load_model(ModelPlan(ModelSpec(str(path)), VOCAB_SIZE, device="cpu")).model.model.rotary_emb
+    rotary = load_model(
+        ModelPlan(ModelSpec(str(path)), VOCAB_SIZE, device="cpu")
+    ).model.model.rotary_emb
     plain = 500000.0 ** -(torch.arange(0, 12, 2) / 12)
     torch.testing.assert_close(rotary.sliding_attention_inv_freq, plain)
     assert (

@@ -105,7 +105,10 @@ def checkpoint(tmp_path, copies) -> Path:
 
 def weights() -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    return {name: torch.randn(VOCAB_SIZE, 8, generator=generator) for name in ("embed.weight", "head.weight")}
+    return {
+        name: torch.randn(VOCAB_SIZE, 8, generator=generator)
+        for name in ("embed.weight", "head.weight")
+    }
 
 
 def plan(path: Path, *, trusted: bool = True) -> ModelPlan:

@@ -107,7 +107,11 @@ def test_the_head_of_a_llama_keeps_its_weights(tied, dtype):
     ids = torch.arange(20)[None]
     logits = model(ids).logits
     quantise_weights(model, "int8")
-    changed = {name.split(".")[-2] for name, weight in model.state_dict().items() if not torch.equal(weight, before[name])}
+    changed = {
+        name.split(".")[-2]
+        for name, weight in model.state_dict().items()
+        if not torch.equal(weight, before[name])
+    }
     assert changed == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
     assert model.lm_head.weight.dtype == model.model.layers[0].mlp.up_proj.weight.dtype == dtype
     assert 0 < (model(ids).logits - logits).abs().max() < 0.05
@@ -119,7 +123,9 @@ def test_our_language_model_keeps_its_head(tied):
     model = LanguageModel(ArchitectureConfig(64, 32, (LayerConfig("attention"),), tied_head=tied))
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     quantise_weights(model, "int4")
-    stored = {name for name, weight in model.state_dict().items() if torch.equal(weight, before[name])}
+    stored = {
+        name for name, weight in model.state_dict().items() if torch.equal(weight, before[name])
+    }
     assert {"embedding.weight", "head.weight"} & set(before) <= stored
     assert {name for name in before if "qkv" in name or "up" in name}.isdisjoint(stored)
 

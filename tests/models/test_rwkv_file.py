@@ -74,7 +74,9 @@ def tensors(version: int = 5, num_layers: int = 2) -> dict[str, np.ndarray]:
     }
     for i in range(num_layers):
         block = {f"ln{n}.{part}": values(D) for n in (1, 2) for part in ("weight", "bias")}
-        block |= {f"att.{word}.weight": values(D, D) for word in ("receptance", "key", "value", "output")}
+        block |= {
+            f"att.{word}.weight": values(D, D) for word in ("receptance", "key", "value", "output")
+        }
         block |= {f"att.time_mix_{letter}": values(D) for letter in "rkv"}
         block |= {"att.time_decay": -np.exp(values(D)), "att.time_first": values(D)}
         if version == 5:
@@ -112,7 +114,9 @@ def write(
         shape = tensor.shape[::-1]
         kind = 1 if tensor.dtype == np.float16 else 0
         content.append(
-            struct.pack(f"<iii{len(shape)}i", len(shape), len(name), kind, *shape) + name.encode() + tensor.tobytes(),
+            struct.pack(f"<iii{len(shape)}i", len(shape), len(name), kind, *shape)
+            + name.encode()
+            + tensor.tobytes(),
         )
     path.write_bytes(b"".join(content))
     return path
@@ -122,7 +126,9 @@ def write(
 def test_every_tensor_has_its_place(tmp_path, version):
     actual = tensors(version)
     model = load(write(tmp_path / "model.bin", actual))
-    assert sum(parameter.numel() for parameter in model.parameters()) == sum(tensor.size for tensor in actual.values())
+    assert sum(parameter.numel() for parameter in model.parameters()) == sum(
+        tensor.size for tensor in actual.values()
+    )
     mixer, theirs = model.blocks[1].mixer, "blocks.1.att."
     assert torch.equal(mixer.out_proj.weight, torch.from_numpy(actual[f"{theirs}output.weight"]))
     for block, number in ((model.blocks[0], 0), (model.blocks[1], 1)):
@@ -132,14 +138,21 @@ def test_every_tensor_has_its_place(tmp_path, version):
                 torch.from_numpy(actual[f"blocks.{number}.{theirs_name}"]),
             ), ours
     decay = torch.exp(-torch.exp(mixer.time_decay.detach()))
-    wanted = actual[f"{theirs}time_decay"][:, :, 0] if version == 5 else np.exp(actual[f"{theirs}time_decay"])
+    wanted = (
+        actual[f"{theirs}time_decay"][:, :, 0]
+        if version == 5
+        else np.exp(actual[f"{theirs}time_decay"])
+    )
     torch.testing.assert_close(decay, torch.from_numpy(wanted), rtol=1e-6, atol=0)
     assert model(torch.tensor([[1, 2, 3]])).isfinite().all()
 
 
 def test_half_precision_matrices_are_read(tmp_path):
     actual = tensors()
-    half = {name: tensor.astype(np.float16) if tensor.ndim == 2 else tensor for name, tensor in actual.items()}
+    half = {
+        name: tensor.astype(np.float16) if tensor.ndim == 2 else tensor
+        for name, tensor in actual.items()
+    }
     weights = read_rwkv_file(write(tmp_path / "half.bin", half))[1]
     assert all(tensor.dtype == torch.float32 for tensor in weights.values())
     assert torch.equal(
@@ -153,7 +166,9 @@ def test_decays_of_nought_and_one_stay_finite(tmp_path):
     actual["blocks.0.att.time_decay"][0] = 0.0
     actual["blocks.0.att.time_decay"][1] = 1.0
     model = load(write(tmp_path / "model.bin", actual))
-    assert model.blocks[0].mixer.time_decay[0].isfinite().all(), "the double logarithm of a decay of nought"
+    assert model.blocks[0].mixer.time_decay[0].isfinite().all(), (
+        "the double logarithm of a decay of nought"
+    )
     loss = model(torch.tensor([[1, 2, 3, 4, 5]])).square().mean()
     loss.backward()
     assert loss.isfinite()
@@ -222,7 +237,9 @@ def test_sizes_are_checked_before_memory_is_taken(tmp_path):
     path = tmp_path / "huge.bin"
     for dimensions, length in [((1 << 30, 1 << 30, 1 << 30), 10), ((-1, 8), 10), ((8,), 1 << 30)]:
         path.write_bytes(
-            header + struct.pack(f"<iii{len(dimensions)}i", len(dimensions), length, 0, *dimensions) + b"emb.weight",
+            header
+            + struct.pack(f"<iii{len(dimensions)}i", len(dimensions), length, 0, *dimensions)
+            + b"emb.weight",
         )
         with pytest.raises(UserError, match="cannot be read"):
             read_rwkv_file(path)

@@ -63,7 +63,9 @@ def test_scores_are_the_models_own(serve, server_of_llama, tiny_model, settings)
     np.testing.assert_allclose(scores.nll, nll, rtol=0, atol=1e-5)
     assert (scores.rank == np.where(rank < server.TOP - 1, rank, -1)).all()
     assert {0, -1} <= set(scores.rank.tolist())
-    assert (scores.argmax == (np.where(rank == 0, argmax, -1) if settings.get("texts") else argmax)).all()
+    assert (
+        scores.argmax == (np.where(rank == 0, argmax, -1) if settings.get("texts") else argmax)
+    ).all()
     for content in server_of_llama.requested:
         assert content["path"] == "/v1/completions"
         assert content["key"] is None
@@ -118,7 +120,10 @@ def test_a_server_that_is_down_is_told_at_once_and_given_up_soon(run, few_slices
     assert (done.returncode, waited) == (1, [1, 2, 4])
     lines, *_, last = done.stderr.splitlines()
     assert lines.endswith("[Errno 111] Connection refused); trying again")
-    assert "it cannot be reached or read ([Errno 111] Connection refused), after 4 tries; check the URL" in last
+    assert (
+        "it cannot be reached or read ([Errno 111] Connection refused), after 4 tries; check the "
+        "URL"
+    ) in last
 
 
 def test_a_host_that_takes_no_connection_is_not_waited_for(monkeypatch):
@@ -274,7 +279,9 @@ def test_keys_and_passwords_are_not_printed(serve, run, few_slices, monkeypatch,
     done = run(*log, "score", spec.replace("://", "://me:pass%word@"), "--slices", few_slices)
     assert done.returncode == 1
     assert "openai:http://***@127.0.0.1" in done.stderr
-    assert "a user or a password in a URL; give the server's key in RECALLKIT_API_KEY" in done.stderr
+    assert (
+        "a user or a password in a URL; give the server's key in RECALLKIT_API_KEY" in done.stderr
+    )
     assert "pass%word" not in done.stdout + done.stderr
 
 
@@ -285,9 +292,16 @@ def test_the_context_is_what_the_server_tells(serve):
 
 
 def test_identity_is_the_url_and_the_name():
-    one, other, port = (identify_model(plan(f"openai:http://h:{port}/v1#{name}")) for port, name in ((1, "a"), (1, "b"), (2, "a")))
+    one, other, port = (
+        identify_model(plan(f"openai:http://h:{port}/v1#{name}"))
+        for port, name in ((1, "a"), (1, "b"), (2, "a"))
+    )
     assert len({one, other, port}) == 3
-    assert identify_model(plan("openai:http://h:1/v1/completions#a")) == identify_model(plan("openai:http://h:1/v1/#a")) == one
+    assert (
+        identify_model(plan("openai:http://h:1/v1/completions#a"))
+        == identify_model(plan("openai:http://h:1/v1/#a"))
+        == one
+    )
 
 
 @pytest.mark.parametrize(
@@ -319,5 +333,7 @@ def test_the_command_scores_a_server(serve, run, few_slices, tiny_model, tmp_pat
     done = run("score", spec, tiny_model("llama"), "--slices", slices)
     assert done.returncode == 0, done.stderr
     assert "ranks from 4 on are unknown" in done.stderr
-    tables = [pl.read_parquet(score_path(slices, str(model))) for model in (spec, tiny_model("llama"))]
+    tables = [
+        pl.read_parquet(score_path(slices, str(model))) for model in (spec, tiny_model("llama"))
+    ]
     np.testing.assert_allclose(tables[0]["nll"], tables[1]["nll"], rtol=0, atol=1e-5)

@@ -128,11 +128,21 @@ def test_perplexity_and_accuracy_are_a_real_models(smollm2, wikipedia, slices, g
 
 
 def test_an_attention_model_leads_a_bigram_model_on_associative_recall(gap):
-    rows = {row["slice"]: row for row in pl.read_parquet(gap / "gap.parquet").filter(pl.col("source") == "ALL").iter_rows(named=True)}
+    rows = {
+        row["slice"]: row
+        for row in pl.read_parquet(gap / "gap.parquet")
+        .filter(pl.col("source") == "ALL")
+        .iter_rows(named=True)
+    }
     hits = rows["ar_hit"]
     assert rows["all"]["tokens"] == hits["tokens"] + rows["other"]["tokens"] == NUM_TOKENS
-    assert hits["ppl_reference"] < rows["other"]["ppl_reference"], "what the context has shown is easier to an attention model"
+    assert hits["ppl_reference"] < rows["other"]["ppl_reference"], (
+        "what the context has shown is easier to an attention model"
+    )
     assert hits["delta_nll"] > rows["all"]["delta_nll"] > 0
     assert hits["share_of_tokens"] < hits["gap_share"] < 1
     assert (hits["gap_share_ci_low"] is None) == (hits["effective_clusters"] < MIN_CLUSTERS)
-    assert hits["gap_share_ci_low"] is None or 0 < hits["gap_share_ci_low"] < hits["gap_share"] < hits["gap_share_ci_high"]
+    assert (
+        hits["gap_share_ci_low"] is None
+        or 0 < hits["gap_share_ci_low"] < hits["gap_share"] < hits["gap_share_ci_high"]
+    )

@@ -64,7 +64,9 @@ WRONG = {
     "a,b=path": "a model has no option b",
     ".hidden=path": "'.hidden' cannot be a model's name",
     "path,dtpye=float32": "a model has no option dtpye; did you mean dtype\\?",
-    "path,dtype=float32,contxt=4": "dtype=float32,contxt=4 is not one of|no option contxt; did you mean context",
+    "path,dtype=float32,contxt=4": (
+        "dtype=float32,contxt=4 is not one of|no option contxt; did you mean context"
+    ),
     "path,dtype=int8": "dtype=int8 is not one of float32, bfloat16, float16, auto",
     "path,context=many": "context=many is not a number of tokens",
     "path,stride=0": "stride=0 is not a number of tokens",

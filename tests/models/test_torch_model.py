@@ -75,7 +75,10 @@ def test_kernels_that_no_one_knows_are_a_mistake(monkeypatch):
 def test_a_gpu_gives_the_scores_of_the_cpu(tiny_model, family, dtype, tolerance):
     ids = np.random.default_rng(0).integers(0, 4096, 5 * 129).astype(np.uint32)
     offsets = np.array([0, 129, 200, 400, 516, 645])
-    there, here = (load_model(ModelPlan(ModelSpec(str(tiny_model(family))), 4096, device=d, dtype=dtype)) for d in ("cuda", "cpu"))
+    there, here = (
+        load_model(ModelPlan(ModelSpec(str(tiny_model(family))), 4096, device=d, dtype=dtype))
+        for d in ("cuda", "cpu")
+    )
     np.testing.assert_allclose(
         there.score(ids, offsets).nll,
         here.score(ids, offsets).nll,

@@ -124,7 +124,9 @@ def test_a_ragged_batch_and_sequences_alone_give_the_same(tmp_path):
     model = load_model(plan(write(tmp_path, RECURRENT)))
     expected = direct(RECURRENT, ids, offsets)
     np.testing.assert_allclose(model.score(ids, offsets).nll, expected, rtol=0, atol=2e-5)
-    alone = [model.score(ids[a:b], np.array([0, b - a])).nll for a, b in itertools.pairwise(offsets)]
+    alone = [
+        model.score(ids[a:b], np.array([0, b - a])).nll for a, b in itertools.pairwise(offsets)
+    ]
     np.testing.assert_allclose(np.concatenate(alone), expected, rtol=0, atol=2e-5)
     assert (model.vocab_size, model.max_length) == (VOCAB, None)
 
@@ -165,11 +167,18 @@ class load:
 
 @pytest.mark.parametrize("kind", CALLABLES)
 def test_any_callable_will_do(tmp_path, kind):
-    table = "import torch\ntable = torch.randn(4096, 4096, generator=torch.Generator().manual_seed(1))\n"
-    model = load_model(ModelPlan(ModelSpec(write(tmp_path, table + CALLABLES[kind])), VOCAB, device="cpu"))
+    table = (
+        "import torch\ntable = torch.randn(4096, 4096, "
+        "generator=torch.Generator().manual_seed(1))\n"
+    )
+    model = load_model(
+        ModelPlan(ModelSpec(write(tmp_path, table + CALLABLES[kind])), VOCAB, device="cpu")
+    )
     ids, offsets = ragged([9, 4])
     logits = torch.randn(4096, 4096, generator=torch.Generator().manual_seed(1)).double()
-    inputs, targets = (torch.from_numpy(np.delete(ids.astype(np.int64), without)) for without in ([8, 12], [0, 9]))
+    inputs, targets = (
+        torch.from_numpy(np.delete(ids.astype(np.int64), without)) for without in ([8, 12], [0, 9])
+    )
     expected = torch.nn.functional.cross_entropy(logits[inputs], targets, reduction="none")
     np.testing.assert_allclose(model.score(ids, offsets).nll, expected, rtol=0, atol=1e-5)
 
@@ -306,7 +315,10 @@ def test_identity_follows_code_function_files_and_modules_beside(tmp_path):
 
 
 def test_models_of_the_same_name_beside_two_files_are_kept_apart(tmp_path):
-    beside = "import torch\ndef logits(ids):\n    from late import SIZE\n    return SIZE * torch.nn.functional.one_hot(ids, 4096).float()\n"
+    beside = (
+        "import torch\ndef logits(ids):\n    from late import SIZE\n    return SIZE * "
+        "torch.nn.functional.one_hot(ids, 4096).float()\n"
+    )
     code = "import model.net\ndef load(plan):\n    return lambda ids: model.net.logits(ids)\n"
     specs = []
     for size in (1, 5):
@@ -400,7 +412,10 @@ def test_a_file_or_function_that_is_not_named_is_one_line(tmp_path):
 
 
 def test_a_full_memory_makes_a_smaller_batch_and_no_mistake(tmp_path):
-    full = 'if len(ids) > 2: raise RuntimeError("DefaultCPUAllocator: can\'t allocate memory")\n        return self.head('
+    full = (
+        'if len(ids) > 2: raise RuntimeError("DefaultCPUAllocator: can\'t allocate memory")\n    '
+        "    return self.head("
+    )
     model = load_model(plan(write(tmp_path, RECURRENT.replace("return self.head(", full))))
     ids, offsets = ragged([5, 5, 5])
     with pytest.raises(MemoryError):
@@ -432,7 +447,9 @@ def test_the_example_says_how_to_train_it_and_scores_its_recurrence(tmp_path, mo
     state, nll = torch.zeros(8), []
     for before, target in itertools.pairwise(ids.tolist()):
         x = w["embedding.weight"][before]
-        forget, value, gate = (w["mix.weight"] @ (x * x.pow(2).mean().rsqrt() * w["norm.weight"]) + w["mix.bias"]).chunk(3)
+        forget, value, gate = (
+            w["mix.weight"] @ (x * x.pow(2).mean().rsqrt() * w["norm.weight"]) + w["mix.bias"]
+        ).chunk(3)
         state = forget.sigmoid() * state + (1 - forget.sigmoid()) * value
         y = x + w["out.weight"] @ (state * gate * gate.sigmoid())
         nll.append(-torch.log_softmax(w["head.weight"] @ y + w["head.bias"], 0)[target].item())

@@ -79,7 +79,9 @@ def some_ids(*lengths, seed=0):
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("families")
-    return lambda family: folder / family if (folder / family).exists() else save_model(family, folder)
+    return lambda family: (
+        folder / family if (folder / family).exists() else save_model(family, folder)
+    )
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_next", "jamba", "zoo:hybrid"])
@@ -142,7 +144,10 @@ def test_bytes_of_a_llama_by_hand(saved):
 
     config = AutoConfig.from_pretrained(saved("llama"))
     width = config.num_key_value_heads * (config.hidden_size // config.num_attention_heads)
-    assert load(saved("llama")).state_bytes(some_ids(30)[0]) == config.num_hidden_layers * 2 * width * 30 * 4
+    assert (
+        load(saved("llama")).state_bytes(some_ids(30)[0])
+        == config.num_hidden_layers * 2 * width * 30 * 4
+    )
 
 
 def test_sixteen_bits_change_less_than_half_precision_does(saved):
@@ -168,7 +173,10 @@ def test_the_first_ids_are_compressed_once_and_only_what_follows_is_compared(
         "once": ModelSpec("zoo:attention", cache="window:1+4", protocol="once:40"),
     }
     tables = recallkit.gap(names, slices=few_slices, out=tmp_path / "gap")
-    scores = {name: pl.read_parquet(next((few_slices / "scores").glob(f"{name}*.parquet"))) for name in names}
+    scores = {
+        name: pl.read_parquet(next((few_slices / "scores").glob(f"{name}*.parquet")))
+        for name in names
+    }
     differ = (scores["whole"]["nll"] - scores["once"]["nll"]).abs() > 1e-4
     assert not differ.filter(scores["whole"]["position"] <= 40).any()
     later = scores["whole"]["position"] > 40
@@ -207,17 +215,25 @@ def test_scores_say_what_reading_in_chunks_changes_and_what_a_state_occupies(few
     manifest = read_manifest(next((few_slices / "scores").glob("d8*.parquet")))
     assert manifest["state_ids"] == 64
     assert 0 < manifest["reading_mean"] <= manifest["reading_max"] < 1e-4
-    assert f"by up to {manifest['reading_max']:.1e} nats, on average by {manifest['reading_mean']:.1e}" in " ".join(done.stdout.split())
+    assert (
+        f"by up to {manifest['reading_max']:.1e} nats, on average by {manifest['reading_mean']:.1e}"
+        in " ".join(done.stdout.split())
+    )
     plain = read_manifest(next((few_slices / "scores").glob("zoo-delta.*parquet")))
     assert plain["state_bytes"] > manifest["state_bytes"]
     assert "reading_max" not in plain
     recallkit.score("windows=zoo:delta,state=int8,chunk=8,context=32,stride=16", slices=few_slices)
-    assert read_manifest(few_slices / "scores" / "windows.parquet")["state_ids"] == 32, "as many as are read at once"
+    assert read_manifest(few_slices / "scores" / "windows.parquet")["state_ids"] == 32, (
+        "as many as are read at once"
+    )
 
 
 def test_a_state_that_is_rounded_once_occupies_what_an_exact_one_does():
     ids, plain = some_ids(40)[0], load("zoo:delta")
-    once, again = (load("zoo:delta", Variant(state="int8", **when)).state_bytes(ids) for when in ({"protocol": "once:8"}, {"chunk": 8}))
+    once, again = (
+        load("zoo:delta", Variant(state="int8", **when)).state_bytes(ids)
+        for when in ({"protocol": "once:8"}, {"chunk": 8})
+    )
     assert again < once == plain.state_bytes(ids)
 
 
@@ -230,7 +246,10 @@ def test_a_variant_that_compresses_nothing_that_a_prediction_sees_says_so(few_sl
         ("fp8,chunk=63", False),
     ):
         done = run("score", f"zoo:attention,cache={options}", "--slices", few_slices)
-        assert ("in sequences of 64 ids nothing is compressed before the last chunk" in " ".join(done.stderr.split())) is said, options
+        assert (
+            "in sequences of 64 ids nothing is compressed before the last chunk"
+            in " ".join(done.stderr.split())
+        ) is said, options
 
 
 @pytest.mark.parametrize("path", ["llama", "zoo:hybrid"])
@@ -271,7 +290,8 @@ def test_a_users_own_cache_or_context_reads_the_text(saved, tmp_path):
     ids, offsets = some_ids(30)
     model = saved("llama")
     at_once, forgetful, quiet = (
-        load(model, variant).score(ids, offsets).nll for variant in (None, Variant(f"{file}:forgetful"), Variant(f"{file}:quiet"))
+        load(model, variant).score(ids, offsets).nll
+        for variant in (None, Variant(f"{file}:forgetful"), Variant(f"{file}:quiet"))
     )
     assert np.abs(at_once - forgetful).max() > 1e-3
     alone = [load(model).score(ids[i : i + 2], np.array([0, 2])).nll[0] for i in range(29)]

@@ -65,7 +65,9 @@ def test_a_change_of_any_shard_that_an_index_names_is_another_model(tiny_model, 
     sharded(model, "sub/a.safetensors", "sub/deeper/b.safetensors", "c.safetensors")
     before = identify_model(requested(model))
     ids, offsets = ragged([33], 4096)
-    scores = [load_model(requested(path)).score(ids, offsets).nll for path in (model, tiny_model("llama"))]
+    scores = [
+        load_model(requested(path)).score(ids, offsets).nll for path in (model, tiny_model("llama"))
+    ]
     np.testing.assert_array_equal(*scores)
     visible = {before}
     for name in ("sub/a.safetensors", "sub/deeper/b.safetensors", "c.safetensors"):
@@ -105,7 +107,10 @@ def test_weights_outside_the_folder_are_refused(model, name):
         json.dumps({**index, "weight_map": dict.fromkeys(index["weight_map"], name)}),
     )
     for how in ASKED:
-        assert f"{INDEX} names {name}, which is outside; put all weights into the folder" in refused(model, how)
+        assert (
+            f"{INDEX} names {name}, which is outside; put all weights into the folder"
+            in refused(model, how)
+        )
 
 
 def test_shards_that_are_missing_and_an_index_that_cannot_be_read(model):
@@ -135,7 +140,11 @@ def deeper(tiny_model, path: Path) -> Path:
     copied(tiny_model("llama"), path)
     weights = load_file(path / "model.safetensors")
     layers = json.loads((path / "config.json").read_text())["num_hidden_layers"]
-    more = {key.replace("layers.0.", f"layers.{layers}."): value.clone() for key, value in weights.items() if ".layers.0." in key}
+    more = {
+        key.replace("layers.0.", f"layers.{layers}."): value.clone()
+        for key, value in weights.items()
+        if ".layers.0." in key
+    }
     save_file(weights | more, path / "model.safetensors", metadata={"format": "pt"})
     return path
 
@@ -145,7 +154,9 @@ def test_weights_of_more_layers_than_the_config_says_are_refused(tiny_model, tmp
     assert "weights in its files are of no layer of its config, model.layers." in refused(path)
     change_config(path, num_nextn_predict_layers=1)  # layers that predict tokens beyond the next
     ids, offsets = ragged([33], 4096)
-    scores = [load_model(requested(item)).score(ids, offsets).nll for item in (path, tiny_model("llama"))]
+    scores = [
+        load_model(requested(item)).score(ids, offsets).nll for item in (path, tiny_model("llama"))
+    ]
     np.testing.assert_array_equal(*scores)
 
 
@@ -166,7 +177,10 @@ def test_weights_that_read_no_text_are_let_by(model):
         model / "model.safetensors",
         metadata={"format": "pt"},
     )
-    assert "1 weights in its files are of no layer of its config, model.layers.0.self_attn.q_proj.extra among them" in refused(model)
+    assert (
+        "1 weights in its files are of no layer of its config, "
+        "model.layers.0.self_attn.q_proj.extra among them"
+    ) in refused(model)
     change_config(
         model,
         intermediate_size=json.loads((model / "config.json").read_text())["intermediate_size"] + 1,
@@ -200,4 +214,7 @@ def test_pipes_and_devices_are_not_waited_for(model, name, kind):
     (model / name).unlink(missing_ok=True)
     os.mkfifo(model / name) if kind == "a pipe" else (model / name).symlink_to("/dev/zero")
     for how in ASKED:
-        assert refused(model, how) == f"{model / name}: {kind}, but a file is expected; give a regular file"
+        assert (
+            refused(model, how)
+            == f"{model / name}: {kind}, but a file is expected; give a regular file"
+        )

@@ -82,7 +82,9 @@ def test_models_of_which_the_answer_is_known_are_measured_so(home, own, tmp_path
         assert 0.8 < row["accuracy_low"] < row["accuracy_high"] == 1.0
     for row in rows_of(tables, own["uniform"]):
         assert row["ar_ppl"] == pytest.approx(VOCAB, rel=1e-6)
-        assert row["accuracy"] == 0.0, "the lowest of equals is no value, though its rank is the best"
+        assert row["accuracy"] == 0.0, (
+            "the lowest of equals is no value, though its rank is the best"
+        )
         assert row["accuracy_difference"] == -1.0
     for row in rows_of(tables, own["half_filler"]):
         assert row["ar_ppl"] == pytest.approx(2 * (VOCAB - 1), rel=1e-5)
@@ -96,7 +98,10 @@ def test_models_of_which_the_answer_is_known_are_measured_so(home, own, tmp_path
 
 FIRST = PERFECT.replace("What followed the latest", "What followed the first").replace(
     "latest = torch.where(same, torch.arange(t), -1).amax(-1)",
-    "latest = torch.where(same, torch.arange(t), t).amin(-1)\n        latest = torch.where(latest < t, latest, -1)",
+    (
+        "latest = torch.where(same, torch.arange(t), t).amin(-1)\n        latest = "
+        "torch.where(latest < t, latest, -1)"
+    ),
 )
 
 
@@ -123,7 +128,11 @@ def test_each_task_is_answered_by_what_it_asks_for(home, own, tmp_path):
         assert [(row["task"], row["power"], row["ar_tokens"]) for row in rows] == [
             (task, 0.01, 320),
         ] * 2
-    printed = [cell for table in mqar_tables(tables).values() for cell in (table.title, table.caption or "")]
+    printed = [
+        cell
+        for table in mqar_tables(tables).values()
+        for cell in (table.title, table.caption or "")
+    ]
     assert "mqar,filler=random: values recalled, in %, by number of pairs" in printed
     assert answer(tables).startswith("In mqar,filler=random, with 8 pairs in 64 ids, ")
 
@@ -195,7 +204,9 @@ def test_a_real_model_as_a_direct_pass_has_it(home, tiny_model, tmp_path):
         of_sample = queries.filter(pl.col("sample") == sample)
         expected = [-log_probabilities[sample, place, ids[place + 1]] for place in places]
         np.testing.assert_allclose(of_sample["nll"].to_numpy(), expected, rtol=0, atol=3e-5)
-        best = [int(log_probabilities[sample, place].argmax()) == ids[place + 1] for place in places]
+        best = [
+            int(log_probabilities[sample, place].argmax()) == ids[place + 1] for place in places
+        ]
         assert of_sample["right"].to_list() == best
         assert of_sample["place"].to_list() == places.tolist()
         tail = [place for place in range(12, 64) if ids[place] == vocabulary.filler]
@@ -222,7 +233,11 @@ def test_the_zoo_is_asked_less_than_the_papers_models():
 
 def contents(out: Path) -> dict[str, bytes]:
     """All files; of manifests what does not depend on how long it took."""
-    files = {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+    files = {
+        str(path.relative_to(out)): path.read_bytes()
+        for path in sorted(out.rglob("*"))
+        if path.is_file()
+    }
     for name in [name for name in files if name.endswith(".json")]:
         manifest = json.loads(files[name])
         manifest.pop("timings", None)
@@ -245,7 +260,9 @@ def test_finished_work_is_reused_and_a_table_that_is_gone_made_again(home, tmp_p
     assert same == folder
     assert again.mqar.equals(tables.mqar)
     assert contents(tmp_path) == before
-    assert evaluate_mqar(["control:unigram"], [4], tmp_path, SMALL)[1] != folder, "another question, another folder"
+    assert evaluate_mqar(["control:unigram"], [4], tmp_path, SMALL)[1] != folder, (
+        "another question, another folder"
+    )
 
 
 # ----------------------------------------------------------------------------------------- mistakes
@@ -297,7 +314,10 @@ def test_mistakes_are_told_before_any_work(home, tiny_model, tmp_path):
     bytes_ = MqarOptions(seq_len=1024, samples=2, model_tokenizer="bytes")
     with pytest.raises(
         UserError,
-        match="128 pairs do not fit into 1,024 ids of a vocabulary of 255; they need a length of 512 and a vocabulary of 258 at least",
+        match=(
+            "128 pairs do not fit into 1,024 ids of a vocabulary of 255; they need a length of "
+            "512 and a vocabulary of 258 at least"
+        ),
     ):
         plan_mqar([str(tiny_model("llama"))], [128], tmp_path / "out", bytes_)
     evaluate_mqar([short], [4], tmp_path / "out", MqarOptions(seq_len=257, samples=2))

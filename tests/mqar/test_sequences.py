@@ -57,7 +57,9 @@ def test_every_sequence_is_what_the_paper_says(pairs, spare, seed):
         assert dict(
             zip(np.flatnonzero(answers).tolist(), distances[answers].tolist(), strict=True),
         ) == queries_of(ids, pairs, 7)
-        assert (np.flatnonzero(filler) + 1).tolist() == [place for place, id_ in enumerate(ids) if id_ == 7]
+        assert (np.flatnonzero(filler) + 1).tolist() == [
+            place for place, id_ in enumerate(ids) if id_ == 7
+        ]
 
 
 def test_queries_are_at_the_same_places_in_whatever_vocabulary():
@@ -94,7 +96,9 @@ def test_a_vocabulary_is_plain_text(name):
         tokenizer.backend.get_added_tokens_decoder(),
     )
     assert {filler, *rest} <= plain
-    assert rest == sorted(set(rest) - {filler}), "ascending, so that keys are the first half of them"
+    assert rest == sorted(set(rest) - {filler}), (
+        "ascending, so that keys are the first half of them"
+    )
     assert tokenizer.end_token_id not in vocabulary.ids
     if name not in NAMES:
         assert tokenizer.generated_text([filler]) == " "
@@ -124,8 +128,12 @@ def with_special(before: str | None = None) -> TextTokenizer:
 
 def test_what_is_no_text_is_left_out():
     vocabulary = vocabulary_of(with_special())
-    assert vocabulary.ids.tolist() == [12, *range(2, 12)], "the filler is a comma, where neither space nor newline is an entry"
-    assert 5 not in vocabulary_of(with_special("d")).ids, "a word like others, which is read before every text"
+    assert vocabulary.ids.tolist() == [12, *range(2, 12)], (
+        "the filler is a comma, where neither space nor newline is an entry"
+    )
+    assert 5 not in vocabulary_of(with_special("d")).ids, (
+        "a word like others, which is read before every text"
+    )
 
 
 # ------------------------------------------------------------------------------------------ answers
@@ -150,7 +158,10 @@ class Known:
         self.calls.append(len(rows))
         columns = [known(row, place) for row in rows for place in range(1, len(row))]
         return TokenScores(
-            *(np.array(column, dtype) for column, dtype in zip(zip(*columns, strict=True), "fii", strict=True)),
+            *(
+                np.array(column, dtype)
+                for column, dtype in zip(zip(*columns, strict=True), "fii", strict=True)
+            ),
         )
 
 
@@ -169,14 +180,21 @@ def test_what_counts_is_what_the_definition_says(length):
         part = slice(10 * number, 10 * number + 10)
         queries = queries_of(ids, 10, SMALL.filler)
         values = [known(ids, place + 1) for place in queries]
-        assert dict(zip(answers.place[part].tolist(), answers.distance[part].tolist(), strict=True)) == queries
+        assert (
+            dict(zip(answers.place[part].tolist(), answers.distance[part].tolist(), strict=True))
+            == queries
+        )
         assert answers.nll[part].tolist() == pytest.approx([nll for nll, _, _ in values])
         assert answers.rank[part].tolist() == [rank for _, _, rank in values]
-        assert answers.right[part].tolist() == [argmax == ids[place + 1] for (_, argmax, _), place in zip(values, queries, strict=True)]
+        assert answers.right[part].tolist() == [
+            argmax == ids[place + 1] for (_, argmax, _), place in zip(values, queries, strict=True)
+        ]
         fillers = [known(ids, place) for place in range(20, length) if ids[place] == SMALL.filler]
         assert answers.filler_tokens[number] == len(fillers) == length - 40
         assert answers.filler_nll[number] == pytest.approx(sum(nll for nll, _, _ in fillers))
-        assert answers.filler_right[number] == sum(argmax == SMALL.filler for _, argmax, _ in fillers)
+        assert answers.filler_right[number] == sum(
+            argmax == SMALL.filler for _, argmax, _ in fillers
+        )
 
 
 def test_batches_and_halves_change_nothing():

@@ -74,7 +74,10 @@ def keep(tmp_path):
         number = len(written.questions)
         for start, stop in ((0, 2), (2, number)):
             columns = {name: getattr(written, name) for name in MqarAnswers.__slots__}
-            some = {name: all_[start:stop] if len(all_) == number else all_[2 * start : 2 * stop] for name, all_ in columns.items()}
+            some = {
+                name: all_[start:stop] if len(all_) == number else all_[2 * start : 2 * stop]
+                for name, all_ in columns.items()
+            }
             parts.append(tmp_path / f"{model}-{start}")
             write_part(parts[-1], range(start, stop), MqarAnswers(**some))
         files = MqarFiles(
@@ -118,7 +121,9 @@ def test_what_is_kept_of_each_query_and_each_sequence(keep):
 def test_models_side_by_side(keep):
     tables = compare_mqar({("zeta", 2): keep("zeta", GOOD), ("alpha", 2): keep("alpha", BAD)})
     good, bad = tables.mqar.to_dicts()
-    assert (good["model"], bad["model"], bad["reference"]) == ("zeta", "alpha", "zeta"), "in the order of the command"
+    assert (good["model"], bad["model"], bad["reference"]) == ("zeta", "alpha", "zeta"), (
+        "in the order of the command"
+    )
     assert (good["num_samples"], good["ar_tokens"], good["filler_tokens"], good["length"]) == (
         3,
         6,
@@ -135,10 +140,16 @@ def test_models_side_by_side(keep):
     assert (good["filler_accuracy"], bad["filler_accuracy"]) == (9 / 12, 3 / 12)
     assert (good["filler_nll"], bad["filler_nll"]) == (0.5, 2.0)
     assert bad["accuracy_difference"] == pytest.approx(-0.5)
-    assert bad["accuracy_difference_low"] < -0.5 < bad["accuracy_difference_high"], "where all sequences differ by as much, too"
+    assert bad["accuracy_difference_low"] < -0.5 < bad["accuracy_difference_high"], (
+        "where all sequences differ by as much, too"
+    )
     assert good["accuracy_difference_low"] is None, "a model does not differ from itself"
     assert bad["ar_nll_difference"] == pytest.approx(16.5 / 6)
-    distances = tables.by_distance.filter(pl.col("model") == "zeta").select("low", "high", "num_queries", "accuracy", "ar_nll").rows()
+    distances = (
+        tables.by_distance.filter(pl.col("model") == "zeta")
+        .select("low", "high", "num_queries", "accuracy", "ar_nll")
+        .rows()
+    )
     assert distances == [
         (2, 2, 1, 0.0, 2.0),
         (3, 4, 1, 1.0, 0.5),
@@ -171,13 +182,19 @@ def test_intervals_are_of_whole_sequences_and_paired(keep):
             )
         ends = [rows[1][f"{name}_difference_low"], rows[1][f"{name}_difference_high"]]
         assert ends == pytest.approx(figures.difference_bounds[:, 1])
-        assert (rows[0][f"{name}_difference"], rows[0][f"{name}_difference_low"]) == (0, None), "a model does not differ from itself"
+        assert (rows[0][f"{name}_difference"], rows[0][f"{name}_difference_low"]) == (0, None), (
+            "a model does not differ from itself"
+        )
 
 
 def test_a_sequence_without_filler(keep):
     [row] = compare_mqar({("full", 2): keep("full", FULL)}).mqar.to_dicts()
     assert row["filler_tokens"] == 0
-    assert [value for name, value in row.items() if name.startswith("filler_") and name != "filler_tokens"] == [None] * 13
+    assert [
+        value
+        for name, value in row.items()
+        if name.startswith("filler_") and name != "filler_tokens"
+    ] == [None] * 13
     assert row["accuracy"] == 0.5
     assert row["accuracy_low"] < 0.5 < row["accuracy_high"], "where all sequences agree, too"
 

@@ -1,4 +1,5 @@
-"""What is said of models of which it is known whether they recall: one that gives weight to what is present does not."""
+"""What is said of models of which it is known whether they recall: one that gives weight to what is
+present does not."""
 
 from __future__ import annotations
 
@@ -19,14 +20,29 @@ VALUES, LAST_THIRD = 4095 // 2, 2 * (4095 // 3)
 
 
 def test_presence_is_not_said_to_recall_and_a_cache_is(home, tmp_path):
-    """Of 4 values that are in the context a model without any association still hits one in four, and so does a guess."""
+    """Of 4 values that are in the context a model without any association still hits one in four,
+    and so does a guess."""
     models = [f"{name}={PATH}:{name}" for name in ("presence", "bigram_cache", "bigram")]
-    known = {"seq_len": 64, "pairs": [4], "samples": 30, "counts": recallkit.zoo_counts(), "batch_tokens": 1024}
+    known = {
+        "seq_len": 64,
+        "pairs": [4],
+        "samples": 30,
+        "counts": recallkit.zoo_counts(),
+        "batch_tokens": 1024,
+    }
     for model, start in zip(
-        models, ("is not shown to do better", "recalls 8", "is not shown to do better than guessing: 0.0 %"), strict=True
+        models,
+        (
+            "is not shown to do better",
+            "recalls 8",
+            "is not shown to do better than guessing: 0.0 %",
+        ),
+        strict=True,
     ):
         name = model.partition("=")[0]
-        assert answer(recallkit.eval_mqar(model, out=tmp_path, **known)).startswith(f"With 4 pairs in 64 ids, {name} {start}")
+        assert answer(recallkit.eval_mqar(model, out=tmp_path, **known)).startswith(
+            f"With 4 pairs in 64 ids, {name} {start}"
+        )
 
 
 GUESSER = """
@@ -60,9 +76,11 @@ def load(request):
         ("set_disjointness", 64, 4, 1 / 60),
     ],
 )
-def test_the_guess_is_what_a_model_that_guesses_gets(home, tmp_path, task, length, first_value, guess):
-    """It knows which ids are values, and takes any that it has read; `guess` follows from the task's
-    picture, and is counted sequence by sequence where draws decide it."""
+def test_the_guess_is_what_a_model_that_guesses_gets(
+    home, tmp_path, task, length, first_value, guess
+):
+    """It knows which ids are values, and takes any that it has read; `guess` follows from the
+    task's picture, and is counted sequence by sequence where draws decide it."""
     options = MqarOptions(seq_len=length, samples=100, task=task, batch_tokens=8192)
     vocabulary = vocabulary_of(load_tokenizer(None))
     first = 0 if first_value == 0 else int(vocabulary.ids[first_value])
@@ -83,13 +101,37 @@ def test_the_guess_is_what_a_model_that_guesses_gets(home, tmp_path, task, lengt
     assert f"{100 * row['guess']:.1f}" == mqar_tables(tables)["accuracy"].rows[-1][1]
 
 
-def made(accuracy: float, low: float | None, difference: float = 0.0, ends: tuple[float | None, float | None] = (None, None)) -> MqarTables:
+def made(
+    accuracy: float,
+    low: float | None,
+    difference: float = 0.0,
+    ends: tuple[float | None, float | None] = (None, None),
+) -> MqarTables:
     """A reference that recalls so much with 4 pairs, and a model beside it."""
-    usual = {"task": "mqar", "pairs": 4, "length": 64, "num_samples": 9, "power": 0.01, "guess": 0.25}
+    usual = {
+        "task": "mqar",
+        "pairs": 4,
+        "length": 64,
+        "num_samples": 9,
+        "power": 0.01,
+        "guess": 0.25,
+    }
     usual |= {"ar_ppl": 2.0, "filler_ppl": 2.0}
-    first = {"model": "r", **usual, "accuracy": accuracy, "accuracy_low": low, "accuracy_high": None if low is None else accuracy + 0.1}
-    none = dict.fromkeys(("accuracy_difference", "accuracy_difference_low", "accuracy_difference_high"), 0.0)
-    differ = {"accuracy_difference": difference, "accuracy_difference_low": ends[0], "accuracy_difference_high": ends[1]}
+    first = {
+        "model": "r",
+        **usual,
+        "accuracy": accuracy,
+        "accuracy_low": low,
+        "accuracy_high": None if low is None else accuracy + 0.1,
+    }
+    none = dict.fromkeys(
+        ("accuracy_difference", "accuracy_difference_low", "accuracy_difference_high"), 0.0
+    )
+    differ = {
+        "accuracy_difference": difference,
+        "accuracy_difference_low": ends[0],
+        "accuracy_difference_high": ends[1],
+    }
     schema = {
         "accuracy_low": pl.Float64,
         "accuracy_high": pl.Float64,
@@ -97,15 +139,28 @@ def made(accuracy: float, low: float | None, difference: float = 0.0, ends: tupl
         "accuracy_difference_high": pl.Float64,
     }
     other = {**first, "model": "m", "accuracy": accuracy + difference, **differ}
-    return MqarTables(pl.DataFrame([{**first, **none}, other], schema_overrides=schema), pl.DataFrame())
+    return MqarTables(
+        pl.DataFrame([{**first, **none}, other], schema_overrides=schema), pl.DataFrame()
+    )
 
 
 @pytest.mark.parametrize(
     ("accuracy", "low", "said"),
     [
         (0.5, 0.4, "recalls 50.0 % of the values (95 % interval 40.0 to 60.0 %); "),
-        (0.3, 0.2, "is not shown to do better than guessing: 30.0 % of the values (95 % interval 20.0 to 40.0 %); "),
-        (0.5, None, "is not shown to do better than guessing: 50.0 % of the values (no interval); "),
+        (
+            0.3,
+            0.2,
+            (
+                "is not shown to do better than guessing: 30.0 % of the values (95 % interval 20.0 "
+                "to 40.0 %); "
+            ),
+        ),
+        (
+            0.5,
+            None,
+            "is not shown to do better than guessing: 50.0 % of the values (no interval); ",
+        ),
     ],
 )
 def test_a_guess_stands_beside_what_is_recalled(accuracy, low, said):
@@ -121,7 +176,11 @@ def test_a_guess_stands_beside_what_is_recalled(accuracy, low, said):
     [
         (-0.1, (-0.2, -0.05), "m 40.0 % (10.0 points fewer, 95 % interval 5.0 to 20.0)."),
         (0.1, (0.05, 0.2), "m 60.0 % (10.0 points more, 95 % interval 5.0 to 20.0)."),
-        (-0.1, (-0.2, 0.05), "m 40.0 % (10.0 points fewer, not significant: 95 % interval -20.0 to +5.0)."),
+        (
+            -0.1,
+            (-0.2, 0.05),
+            "m 40.0 % (10.0 points fewer, not significant: 95 % interval -20.0 to +5.0).",
+        ),
         (0.1, (None, None), "m 60.0 % (10.0 points more, no interval)."),
     ],
 )

@@ -25,7 +25,9 @@ from recallkit.papers.arithmetic import (
 from recallkit.papers.view import published_answer
 from tests.conftest import ROOT
 
-TABLE = "model,all,ar,other\nattention,12.99,2.41,14.76\nconvolution,20.28,40.25,\nhyena,15.13,9.00,\n"
+TABLE = (
+    "model,all,ar,other\nattention,12.99,2.41,14.76\nconvolution,20.28,40.25,\nhyena,15.13,9.00,\n"
+)
 
 
 def write_csv(folder: Path, text: str, name: str = "table.csv") -> Path:
@@ -38,7 +40,11 @@ def test_the_share_of_ar_hits_follows_from_the_reference_row(tmp_path):
     result = attribute_published(write_csv(tmp_path, TABLE))
     (group,) = result.groups
     assert (group.name, group.reference) == ("", "attention")
-    assert group.ar_share == result.frame["implied_ar_share"][0] == pytest.approx(math.log(12.99 / 14.76) / math.log(2.41 / 14.76))
+    assert (
+        group.ar_share
+        == result.frame["implied_ar_share"][0]
+        == pytest.approx(math.log(12.99 / 14.76) / math.log(2.41 / 14.76))
+    )
     exact = attribute_published(write_csv(tmp_path, TABLE), ar_share=0.0703)
     assert exact.groups[0].ar_share == 0.0703
     hyena = exact.frame.row(2, named=True)
@@ -57,7 +63,9 @@ def test_every_way_of_rounding_is_in_the_range(tmp_path, ar_share):
         named=True,
     )
     rng = np.random.default_rng(0)
-    every, ar, ref_every, ref_ar, ref_other = (x + rng.uniform(-0.005, 0.005, 100_000) for x in (15.13, 9.00, 12.99, 2.41, 14.76))
+    every, ar, ref_every, ref_ar, ref_other = (
+        x + rng.uniform(-0.005, 0.005, 100_000) for x in (15.13, 9.00, 12.99, 2.41, 14.76)
+    )
     p = ar_share or np.log(ref_every / ref_other) / np.log(ref_ar / ref_other)
     shares = p * np.log(ar / ref_ar) / np.log(every / ref_every)
     low, high = row["gap_share_low"], row["gap_share_high"]
@@ -82,10 +90,16 @@ def test_groups_have_references_of_their_own(tmp_path):
         ("large", "attention"),
     ]
     for group in result.groups:
-        alone = "model,all,ar,other\n" + "".join(line.partition(",")[2] + "\n" for line in text.splitlines() if line.startswith(group.name))
+        alone = "model,all,ar,other\n" + "".join(
+            line.partition(",")[2] + "\n"
+            for line in text.splitlines()
+            if line.startswith(group.name)
+        )
         expected = attribute_published(write_csv(tmp_path, alone, "alone.csv"))
         assert expected.groups[0].ar_share == group.ar_share
-        assert result.frame.filter(group=group.name).drop("group").equals(expected.frame.drop("group"))
+        assert (
+            result.frame.filter(group=group.name).drop("group").equals(expected.frame.drop("group"))
+        )
     with pytest.raises(UserError, match="no row of model b of group small"):
         attribute_published(write_csv(tmp_path, text + "large,b,12,4,14\n"), reference="b")
 
@@ -105,7 +119,9 @@ def test_a_stated_share_is_compared(tmp_path, stated, noted):
 def test_rows_that_contradict_the_reference_are_named(tmp_path):
     """Of the second model's tokens 7.0 % are AR hits, as of the reference's; of the third's 2.4
     %."""
-    text = "model,all,ar,other\nattention,9.44,1.98,10.62\nh3,10.38,4.81,11.00\nfull,8.59,1.95,8.91\n"
+    text = (
+        "model,all,ar,other\nattention,9.44,1.98,10.62\nh3,10.38,4.81,11.00\nfull,8.59,1.95,8.91\n"
+    )
     notes = attribute_published(write_csv(tmp_path, text)).frame["note"].to_list()
     assert [MISFIT.format(2.4) in note for note in notes] == [False, False, True]
 

@@ -16,7 +16,9 @@ GAPS = ["zoology:1", "zoology:2", "zoology:3", "zoology:4", "zoology:5", "based:
 
 def test_each_table_has_a_file_and_each_file_a_line():
     folder = published.table_path("zoology:1").parent
-    assert sorted(path.stem for path in folder.iterdir()) == sorted(name.replace(":", "-") for name in published.TABLES)
+    assert sorted(path.stem for path in folder.iterdir()) == sorted(
+        name.replace(":", "-") for name in published.TABLES
+    )
     for name in published.TABLES:
         frame = published.read_table(name)
         texts = [column for column, kind in frame.schema.items() if kind == pl.String]
@@ -41,9 +43,14 @@ def test_stated_shares_follow_from_the_perplexities_beside_them(name, stated):
     is_hyena = (frame["group"] == "360M") & (frame["model"] == "Hyena")
     assert missed.equals(frame.filter(is_hyena))
     ours = frame.filter(~is_hyena)
-    assert (100 * (ours["printed"] - ours["gap_share_clipped"])).abs().max() < 0.65  # H3 at 125M: 88.4 stated, 87.8 computed
+    assert (
+        100 * (ours["printed"] - ours["gap_share_clipped"])
+    ).abs().max() < 0.65  # H3 at 125M: 88.4 stated, 87.8 computed
     for row in missed.iter_rows(named=True):
-        shares = [round(100 * row[key], 1) for key in ("printed", "gap_share_low", "gap_share", "gap_share_high")]
+        shares = [
+            round(100 * row[key], 1)
+            for key in ("printed", "gap_share_low", "gap_share", "gap_share_high")
+        ]
         assert shares == [98.2, 70.2, 71.6, 73.0]
 
 
@@ -59,7 +66,8 @@ def test_the_share_of_ar_hits_is_nearly_that_of_every_row(name):
     assert {round(100 * group.ar_share, 1) for group in result.groups} <= expected
     odd = result.frame.filter(pl.col("note").str.contains("its own"))
     assert {
-        (group, model): round(100 * share, 1) for group, model, share in odd.select("group", "model", "implied_ar_share").rows()
+        (group, model): round(100 * share, 1)
+        for group, model, share in odd.select("group", "model", "implied_ar_share").rows()
     } == ODD.get(name, {})
 
 

@@ -1,4 +1,5 @@
-"""Work on a Ray cluster, a real one on this machine: the same bytes, also where an actor is killed; nothing of it is left."""
+"""Work on a Ray cluster, a real one on this machine: the same bytes, also where an actor is killed;
+nothing of it is left."""
 
 from __future__ import annotations
 
@@ -30,14 +31,23 @@ OPTIONS = replace(SETTLED, engine="ray", workers=2)
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory) -> Iterator[str]:
-    """That of a cluster of this machine alone, which these tests share; its processes end with it."""
+    """That of a cluster of this machine alone, which these tests share; its processes end with
+    it."""
     folder = Path(tmp_path_factory.mktemp("ray"))
     told = folder / "told.txt"
     given = ["--head", "--block", "--port", "0", "--num-cpus", "2"]
-    given += ["--include-dashboard", "false", "--disable-usage-stats", "--object-store-memory", str(100 << 20)]
+    given += [
+        "--include-dashboard",
+        "false",
+        "--disable-usage-stats",
+        "--object-store-memory",
+        str(100 << 20),
+    ]
     start = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start", *given]
     with told.open("w") as log:
-        cluster = subprocess.Popen(start, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        cluster = subprocess.Popen(
+            start, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
     try:
         deadline = time.monotonic() + 120
         while not (found := re.search(r"--address='([^']+)'", told.read_text())):
@@ -53,7 +63,13 @@ def address(tmp_path_factory) -> Iterator[str]:
     assert not alive
 
 
-def test_an_actor_that_is_killed_is_replaced_and_the_bytes_are_the_same(address, finely, small_slices, tiny_model, tmp_path):  # noqa: F811
+def test_an_actor_that_is_killed_is_replaced_and_the_bytes_are_the_same(
+    address,
+    finely,  # noqa: F811
+    small_slices,
+    tiny_model,
+    tmp_path,
+):
     model, slices = str(tiny_model("gpt_neox")), copy_of(small_slices, tmp_path)
     whole = scores_at_once(model, copy_of(small_slices, tmp_path / "at-once"))
     stopped, killed = threading.Event(), []
@@ -62,7 +78,11 @@ def test_an_actor_that_is_killed_is_replaced_and_the_bytes_are_the_same(address,
         """Kills an actor's process as soon as parts appear."""
         while not stopped.is_set() and not killed:
             if list((slices / "scores").glob(".*.partial/part-*")):
-                actors = [each for each in psutil.process_iter(["cmdline"]) if "ray::_Actor" in " ".join(each.info["cmdline"] or ())]
+                actors = [
+                    each
+                    for each in psutil.process_iter(["cmdline"])
+                    if "ray::_Actor" in " ".join(each.info["cmdline"] or ())
+                ]
                 for actor in actors[:1]:
                     os.kill(actor.pid, signal.SIGKILL)
                     killed.append(actor.pid)
@@ -79,12 +99,19 @@ def test_an_actor_that_is_killed_is_replaced_and_the_bytes_are_the_same(address,
 
 def test_an_error_of_an_actor_is_one_line(address, small_slices, tiny_model, tmp_path):
     with pytest.raises(UserError, match="its vocabulary has 128 entries"):
-        scoring.score(str(tiny_model("llama", vocab_size=128)), copy_of(small_slices, tmp_path), replace(OPTIONS, address=address))
+        scoring.score(
+            str(tiny_model("llama", vocab_size=128)),
+            copy_of(small_slices, tmp_path),
+            replace(OPTIONS, address=address),
+        )
 
 
 @pytest.mark.parametrize("name", ["intervene", "eval-recall"])
 def test_other_commands_write_the_same_bytes(address, run, command, tmp_path, name):  # noqa: F811
-    for way, options in {"one": [], "ray": ["--engine", "ray", "--workers", 2, "--address", address]}.items():
+    for way, options in {
+        "one": [],
+        "ray": ["--engine", "ray", "--workers", 2, "--address", address],
+    }.items():
         done = run(*command(name, tmp_path / way), *options)
         assert done.returncode == 0, done.stderr
     assert results(tmp_path / "ray") == results(tmp_path / "one")
@@ -92,8 +119,12 @@ def test_other_commands_write_the_same_bytes(address, run, command, tmp_path, na
 
 def test_a_cluster_that_a_command_starts_gives_the_same_table_and_ends_with_it(text, tmp_path):  # noqa: F811
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    assert count(text, tmp_path / "two.duckdb", engine="ray", workers=2) == count(text, tmp_path / "one.duckdb")
-    _, alive = psutil.wait_procs([each for each in psutil.Process().children(recursive=True) if each.pid not in before], 30)
+    assert count(text, tmp_path / "two.duckdb", engine="ray", workers=2) == count(
+        text, tmp_path / "one.duckdb"
+    )
+    _, alive = psutil.wait_procs(
+        [each for each in psutil.Process().children(recursive=True) if each.pid not in before], 30
+    )
     assert not alive
 
 

@@ -18,7 +18,10 @@ EVIL = "<script>alert('1')</script>&\"\x1b[31m datum.x + [1]"
 
 
 def made_tables(names: list[str], *, knows_hits: bool = True) -> ProfileTables:
-    parts = [synthetic(np.random.default_rng(number), 120 - 10 * number, 128, name) for number, name in enumerate(names)]
+    parts = [
+        synthetic(np.random.default_rng(number), 120 - 10 * number, 128, name)
+        for number, name in enumerate(names)
+    ]
     return tables_of(*parts, knows_hits=knows_hits)
 
 
@@ -33,7 +36,11 @@ def by_name(tables: ProfileTables) -> dict:
 
 def test_bars_are_the_figures_by_source(tables):
     rows = data(by_name(tables)["repeated_bigrams"])
-    assert [row["source"] for row in rows] == tables.profile["source"].to_list() == ["ALL", "books", "letters", "code"]
+    assert (
+        [row["source"] for row in rows]
+        == tables.profile["source"].to_list()
+        == ["ALL", "books", "letters", "code"]
+    )
     for name in ("repeated_bigrams", "distinct_bigrams", "repeated_bigrams_ci_low"):
         assert [row[name] for row in rows] == tables.profile[name].to_list()
 
@@ -41,8 +48,14 @@ def test_bars_are_the_figures_by_source(tables):
 def test_points_are_shares_at_each_distance(tables):
     own = tables.distances.filter(pl.col("source") == "books")
     total = own["content"].sum()
-    drawn = {row["x"]: row["y"] for row in data(by_name(tables)["distances"]) if row["source"] == "books" and not row["law"]}
-    assert drawn[1.0] == pytest.approx(own.filter(pl.col("distance") == 1)["content"].item() / total)
+    drawn = {
+        row["x"]: row["y"]
+        for row in data(by_name(tables)["distances"])
+        if row["source"] == "books" and not row["law"]
+    }
+    assert drawn[1.0] == pytest.approx(
+        own.filter(pl.col("distance") == 1)["content"].item() / total
+    )
     # 16..22 is the half octave from 2^4 to 2^4.5 = 22.6, rounded to 23.
     half_octave = own.filter(pl.col("distance").is_between(16, 22))["content"].sum()
     assert drawn[np.sqrt(16 * 22)] == pytest.approx(half_octave / 7 / total)
@@ -51,15 +64,28 @@ def test_points_are_shares_at_each_distance(tables):
 def test_lines_go_through_the_tails(tables):
     rows = data(by_name(tables)["distances"])
     for source in ("ALL", "books"):
-        fit = tables.fits.filter((pl.col("source") == source) & (pl.col("kind") == "content")).row(0, named=True)
-        line = sorted((row["x"], row["y"]) for row in rows if row["source"] == source and row["panel"] in (source, "books") and row["law"])
+        fit = tables.fits.filter((pl.col("source") == source) & (pl.col("kind") == "content")).row(
+            0, named=True
+        )
+        line = sorted(
+            (row["x"], row["y"])
+            for row in rows
+            if row["source"] == source and row["panel"] in (source, "books") and row["law"]
+        )
         assert (line[0][0], line[-1][0]) == (fit["x_min"], fit["x_max"]) == (fit["x_min"], 127)
         slopes = [np.log(b[1] / a[1]) / np.log(b[0] / a[0]) for a, b in itertools.pairwise(line)]
         assert slopes == pytest.approx([-fit["alpha"]] * len(slopes))
         x, y = zip(*line, strict=True)
         for row in rows:
-            if row["source"] == source and row["panel"] in (source, "books") and not row["law"] and fit["x_min"] <= row["x"] < 100:
-                assert np.exp(np.interp(np.log(row["x"]), np.log(x), np.log(y))) == pytest.approx(row["y"], rel=0.35)
+            if (
+                row["source"] == source
+                and row["panel"] in (source, "books")
+                and not row["law"]
+                and fit["x_min"] <= row["x"] < 100
+            ):
+                assert np.exp(np.interp(np.log(row["x"]), np.log(x), np.log(y))) == pytest.approx(
+                    row["y"], rel=0.35
+                )
 
 
 def test_curves_are_shares_by_position(tables):
@@ -76,7 +102,9 @@ def test_curves_are_shares_by_position(tables):
 def test_the_largest_are_drawn_and_the_rest_named_and_names_are_text():
     tables = made_tables([EVIL, *(f"source {number}" for number in range(1, 10))])
     for figure in profile_figures(tables, 128):
-        assert figure.caption.endswith(" Not drawn, being smaller: source 6, source 7, source 8 and source 9.")
+        assert figure.caption.endswith(
+            " Not drawn, being smaller: source 6, source 7, source 8 and source 9."
+        )
         assert len({row["source"] for row in data(figure)}) == 1 + MOST_SOURCES
         drawing = svg(figure)
         assert "<script" not in drawing

@@ -1,4 +1,5 @@
-"""Power laws are those of highest likelihood, found again in samples, and judged by distances that a hand can check."""
+"""Power laws are those of highest likelihood, found again in samples, and judged by distances that
+a hand can check."""
 
 from __future__ import annotations
 
@@ -18,9 +19,13 @@ def masses(weight: Callable[[int], float], x_min: int, x_max: int) -> np.ndarray
     return np.array(weights) / math.fsum(weights)
 
 
-def sample(weight: Callable[[int], float], x_min: int, x_max: int, number: int, seed: int = 0) -> np.ndarray:
+def sample(
+    weight: Callable[[int], float], x_min: int, x_max: int, number: int, seed: int = 0
+) -> np.ndarray:
     histogram = np.zeros(x_max + 1, np.int64)
-    histogram[x_min:] = np.random.default_rng(seed).multinomial(number, masses(weight, x_min, x_max))
+    histogram[x_min:] = np.random.default_rng(seed).multinomial(
+        number, masses(weight, x_min, x_max)
+    )
     return histogram
 
 
@@ -28,7 +33,9 @@ def likelihood(histogram: np.ndarray, x_min: int, weight: Callable[[int], float]
     """Nats a distance, as the formula reads."""
     tail = histogram[x_min:]
     own = masses(weight, x_min, len(histogram) - 1)
-    return math.fsum(int(n) * math.log(p) for n, p in zip(tail, own, strict=True) if n) / int(tail.sum())
+    return math.fsum(int(n) * math.log(p) for n, p in zip(tail, own, strict=True) if n) / int(
+        tail.sum()
+    )
 
 
 def highest(function: Callable[[float], float], low: float, high: float) -> float:
@@ -48,7 +55,9 @@ def fitted(histogram: np.ndarray, x_min: int | None = None) -> PowerLaw:
 
 @settings(max_examples=40)
 @given(
-    counts=st.lists(st.integers(0, 500), min_size=3, max_size=40).filter(lambda c: np.count_nonzero(c) > 1 and sum(c) >= MIN_TAIL),
+    counts=st.lists(st.integers(0, 500), min_size=3, max_size=40).filter(
+        lambda c: np.count_nonzero(c) > 1 and sum(c) >= MIN_TAIL
+    ),
     x_min=st.integers(1, 3),
 )
 def test_the_exponent_has_the_highest_likelihood(counts, x_min):
@@ -59,12 +68,15 @@ def test_the_exponent_has_the_highest_likelihood(counts, x_min):
         assert abs(best) > 39
     elif abs(best) < 39:
         assert fit.alpha == pytest.approx(best, abs=2e-4)
-        ours, theirs = (likelihood(histogram, x_min, lambda d, a=a: d**-a) for a in (fit.alpha, best))
+        ours, theirs = (
+            likelihood(histogram, x_min, lambda d, a=a: d**-a) for a in (fit.alpha, best)
+        )
         assert ours >= theirs - 1e-12
 
 
 def test_ks_by_hand():
-    # The mean of ln d is that of four equal counts, (ln 2 + ln 3 + 2 ln 2) / 4: the exponent is 0 and each p a quarter.
+    # The mean of ln d is that of four equal counts, (ln 2 + ln 3 + 2 ln 2) / 4: the exponent is 0
+    # and each p a quarter.
     fit = fitted(np.array([0, 150, 0, 100, 150]), 1)
     assert fit.alpha == pytest.approx(0, abs=1e-9)
     assert fit.ks == pytest.approx(0.125)  # 0.375 0.375 0.625 1 against 0.25 0.5 0.75 1
@@ -74,7 +86,9 @@ def test_ks_by_hand():
 def test_the_tail_begins_where_the_law_does():
     histogram = sample(lambda d: 1.0, 1, 1023, 0)
     histogram[1:64] = 700
-    histogram[64:] = np.random.default_rng(1).multinomial(30_000, masses(lambda d: d**-1.6, 64, 1023))
+    histogram[64:] = np.random.default_rng(1).multinomial(
+        30_000, masses(lambda d: d**-1.6, 64, 1023)
+    )
     fit = fitted(histogram)
     assert fit.x_min == 64
     assert fit.alpha == pytest.approx(1.6, abs=0.06)
@@ -89,11 +103,15 @@ def test_the_gain_is_the_difference_of_the_highest_likelihoods():
     fit = fitted(histogram, 1)
     own = likelihood(histogram, 1, lambda d: d**-fit.alpha)
     beta = highest(lambda b: likelihood(histogram, 1, lambda d: d**-b * (256 - d)), -5, 5)
-    assert fit.gain_exposed == pytest.approx(likelihood(histogram, 1, lambda d: d**-beta * (256 - d)) - own, abs=1e-9)
+    assert fit.gain_exposed == pytest.approx(
+        likelihood(histogram, 1, lambda d: d**-beta * (256 - d)) - own, abs=1e-9
+    )
     assert fit.alpha_exposed == pytest.approx(beta, abs=1e-5)
 
 
-@pytest.mark.parametrize(("weight", "is_exposed"), [(lambda d: d**-1.3, False), (lambda d: d**-1.1 * (1024 - d), True)])
+@pytest.mark.parametrize(
+    ("weight", "is_exposed"), [(lambda d: d**-1.3, False), (lambda d: d**-1.1 * (1024 - d), True)]
+)
 def test_the_law_that_made_a_sample_fits_best(weight, is_exposed):
     assert (fitted(sample(weight, 1, 1023, 50_000), 1).gain_exposed > 0) is is_exposed
 

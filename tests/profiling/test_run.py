@@ -1,4 +1,5 @@
-"""`profile` as a whole: of text and of its slices, found again, mistakes, stop words, and the command."""
+"""`profile` as a whole: of text and of its slices, found again, mistakes, stop words, and the
+command."""
 
 from __future__ import annotations
 
@@ -52,9 +53,16 @@ def test_a_text_is_profiled_by_its_labels(text, small_slices, tmp_path, counted)
 
     def is_content(index: int) -> bool:
         word = tokenizer.backend.decode([index], skip_special_tokens=False).strip().lower()
-        return index != tokenizer.end_token_id and word not in listed and any(c.isalnum() for c in word)
+        return (
+            index != tokenizer.end_token_id
+            and word not in listed
+            and any(c.isalnum() for c in word)
+        )
 
-    wanted = {index: is_content(index) for index in {*rows["token"].unique(), *rows["prev_token"].unique()}}
+    wanted = {
+        index: is_content(index)
+        for index in {*rows["token"].unique(), *rows["prev_token"].unique()}
+    }
     content = [wanted[a] and wanted[b] for a, b in rows.select("prev_token", "token").iter_rows()]
     assert 0.2 < sum(content) / len(content) < 0.8
     assert (total["content_tokens"], total["content_repeated"]) == (
@@ -107,7 +115,7 @@ def test_mistakes_are_told_before_the_work(text, tmp_path, arguments, problem):
     assert not (tmp_path / "out").exists()
 
 
-# ----------------------------------------------------------------------------------------------------------- stop words
+# --------------------------------------------------------------------------------------- stop words
 
 
 def test_a_list_of_ones_own(tmp_path):
@@ -135,15 +143,21 @@ def test_texts_of_every_kind_of_tokenizer(kind):
     texts = token_texts(tokenizer)
     assert len(texts) == tokenizer.vocab_size
     encoded, _ = tokenizer.encode(["the model recalls"])
-    assert "".join(texts[i] for i in encoded).replace(" ", "").replace("##", "") == "themodelrecalls"
+    assert (
+        "".join(texts[i] for i in encoded).replace(" ", "").replace("##", "") == "themodelrecalls"
+    )
     mask = token_mask(tokenizer, ["the"])
-    special = [index for index, token in tokenizer.backend.get_added_tokens_decoder().items() if token.special]
+    special = [
+        index
+        for index, token in tokenizer.backend.get_added_tokens_decoder().items()
+        if token.special
+    ]
     assert not any(mask[index] for index in [tokenizer.end_token_id, *special])
     assert not any(mask[i] for i, t in enumerate(texts) if t.strip().lower() == "the")
     assert any(mask)
 
 
-# -------------------------------------------------------------------------------------------------------------- command
+# ------------------------------------------------------------------------------------------ command
 
 
 def test_sentences_are_true_of_a_text_that_is_shorter_than_a_sequence(run: Callable, tmp_path):
@@ -156,7 +170,10 @@ def test_sentences_are_true_of_a_text_that_is_shorter_than_a_sequence(run: Calla
         100 * total["repeated"] / total["tokens"],
         2048 * total["content_repeated"] / total["tokens"],
     )
-    assert f"{share:.1f} % of the tokens complete a bigram that occurred earlier in their sequence. Per 2,048 tokens, {per:.1f}" in said
+    assert (
+        f"{share:.1f} % of the tokens complete a bigram that occurred earlier in their sequence. "
+        f"Per 2,048 tokens, {per:.1f}"
+    ) in said
     assert "Repeated bigrams per 2,048 tokens" in said
 
 

@@ -1,4 +1,5 @@
-"""The tables of a profile equal a count by the definitions; intervals cover what they should, and are of documents."""
+"""The tables of a profile equal a count by the definitions; intervals cover what they should, and
+are of documents."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def source_of(document: int) -> str:
 
 
 class Case:
-    """Sequences of (id, document), a content mask, training counts: and what they hold, counted by the definitions."""
+    """Sequences of (id, document), a content mask, training counts: and what they hold, counted by
+    the definitions."""
 
     def __init__(
         self,
@@ -42,7 +44,9 @@ class Case:
         for sequence in sequences:
             self._count(sequence, counts, largest)
 
-    def _count(self, sequence: list[tuple[int, int]], counts: dict[tuple[int, int], int], largest: int) -> None:
+    def _count(
+        self, sequence: list[tuple[int, int]], counts: dict[tuple[int, int], int], largest: int
+    ) -> None:
         seen: dict[tuple[int, int], list[int]] = {}
         for position in range(1, len(sequence)):
             bigram = (sequence[position - 1][0], sequence[position][0])
@@ -91,7 +95,9 @@ def cases(draw: st.DrawFn) -> Case:
     lengths = draw(st.lists(st.integers(2, seq_len + 1), min_size=1, max_size=6))
     document, sequences = draw(st.integers(0, 5)), []
     for length in lengths:
-        steps = draw(st.lists(st.sampled_from([0, 0, 0, 0, 1, 2]), min_size=length, max_size=length))
+        steps = draw(
+            st.lists(st.sampled_from([0, 0, 0, 0, 1, 2]), min_size=length, max_size=length)
+        )
         sequence = []
         for token, step in zip(
             draw(st.lists(st.integers(0, VOCAB - 1), min_size=length, max_size=length)),
@@ -115,7 +121,9 @@ def cases(draw: st.DrawFn) -> Case:
 @settings(max_examples=12)
 @given(case=cases())
 def test_tables_equal_a_count_by_the_definitions(case):
-    tables = tables_of(pl.DataFrame(case.rows, schema=SCHEMA), seq_len=case.seq_len, mask=tuple(case.mask))
+    tables = tables_of(
+        pl.DataFrame(case.rows, schema=SCHEMA), seq_len=case.seq_len, mask=tuple(case.mask)
+    )
     by_source = {row["source"]: row for row in tables.profile.iter_rows(named=True)}
     assert by_source.keys() == case.figures.keys()
     for source, figures in case.figures.items():
@@ -127,24 +135,37 @@ def test_tables_equal_a_count_by_the_definitions(case):
             len(sizes),
             sum(sizes) ** 2 / sum(n * n for n in sizes),
         )
-        assert row["repeated_bigrams"] == pytest.approx(figures["content_repeated"] / figures["tokens"] * case.seq_len)
-        assert row["distinct_bigrams"] == pytest.approx(figures["distinct"] / figures["tokens"] * case.seq_len)
+        assert row["repeated_bigrams"] == pytest.approx(
+            figures["content_repeated"] / figures["tokens"] * case.seq_len
+        )
+        assert row["distinct_bigrams"] == pytest.approx(
+            figures["distinct"] / figures["tokens"] * case.seq_len
+        )
         assert row["repeated_share"] == pytest.approx(figures["repeated"] / figures["tokens"])
         assert row["ar_hit_share"] == pytest.approx(figures["ar_hits"] / figures["tokens"])
-    result = {(r["source"], r["distance"]): (r["repeated"], r["content"], r["ar_hits"]) for r in tables.distances.iter_rows(named=True)}
-    assert result == {k: (v["repeated"], v["content_repeated"], v["ar_hits"]) for k, v in case.distances.items()}
+    result = {
+        (r["source"], r["distance"]): (r["repeated"], r["content"], r["ar_hits"])
+        for r in tables.distances.iter_rows(named=True)
+    }
+    assert result == {
+        k: (v["repeated"], v["content_repeated"], v["ar_hits"]) for k, v in case.distances.items()
+    }
     placed = ("tokens", "content_tokens", "repeated", "content_repeated", "ar_hits")
     for row in tables.positions.iter_rows(named=True):
         part = (row["low"] - 1) * 32 // case.seq_len
         assert (row["high"] - 1) * 32 // case.seq_len == part < row["high"] * 32 // case.seq_len
-        assert [row[name] for name in placed] == [case.places[row["source"], part][name] for name in placed]
+        assert [row[name] for name in placed] == [
+            case.places[row["source"], part][name] for name in placed
+        ]
         assert row["repeated_share"] == pytest.approx(row["repeated"] / row["tokens"])
     assert len(tables.positions) == len(case.places)
 
 
 SCHEMA = {
     "source": pl.String,
-    **dict.fromkeys(("document", "position", "prev_token", "token", "distance", "occurrences"), pl.Int32),
+    **dict.fromkeys(
+        ("document", "position", "prev_token", "token", "distance", "occurrences"), pl.Int32
+    ),
     **dict.fromkeys(("repeated", "ar_hit"), pl.Boolean),
 }
 
@@ -161,7 +182,9 @@ def tables_of(
     for rows in parts:
         numbered.append(rows.with_columns(pl.col("document") + first))
         first = numbered[-1]["document"].max() + 1
-    return make_tables(pl.concat(numbered).to_arrow(), np.array(mask), seq_len, knows_hits=knows_hits, **more)
+    return make_tables(
+        pl.concat(numbered).to_arrow(), np.array(mask), seq_len, knows_hits=knows_hits, **more
+    )
 
 
 def synthetic(
@@ -172,7 +195,8 @@ def synthetic(
     *,
     seq_len: int = 128,
 ) -> pl.DataFrame:
-    """Documents of a sequence each, whose share of repeated tokens is their own (Beta(2, 6)), and distances 1..seq_len - 1.
+    """Documents of a sequence each, whose share of repeated tokens is their own (Beta(2, 6)), and
+    distances 1..seq_len - 1.
 
     A third of the repeated tokens are AR hits.
     """
@@ -206,15 +230,19 @@ def test_intervals_cover():
             tables.fits.filter(pl.col("kind") == "content").row(0, named=True),
         )
         covered["share"] += row["repeated_share_ci_low"] <= 0.25 <= row["repeated_share_ci_high"]
-        covered["bigrams"] += row["repeated_bigrams_ci_low"] <= 0.25 * 128 <= row["repeated_bigrams_ci_high"]
+        covered["bigrams"] += (
+            row["repeated_bigrams_ci_low"] <= 0.25 * 128 <= row["repeated_bigrams_ci_high"]
+        )
         covered["alpha"] += fit["alpha_ci_low"] <= 1.3 <= fit["alpha_ci_high"]
         assert fit["alpha_ci_low"] < fit["alpha"] < fit["alpha_ci_high"]
-    # Of 40 trials of 95 % fewer than 32 cover once in ten thousand; the bootstrap may fall a little short.
+    # Of 40 trials of 95 % fewer than 32 cover once in ten thousand; the bootstrap may fall a little
+    # short.
     assert all(32 <= number <= num_trials for number in covered.values()), covered
 
 
 def test_documents_not_tokens_are_resampled():
-    """Tokens that a document shares its rate with are no independent draws: the interval must be that of documents."""
+    """Tokens that a document shares its rate with are no independent draws: the interval must be
+    that of documents."""
     row = tables_of(synthetic(np.random.default_rng(4), 256, 120)).profile.row(0, named=True)
     width = row["repeated_share_ci_high"] - row["repeated_share_ci_low"]
     between_documents = 2 * 1.96 * math.sqrt(2 * 6 / (8**2 * 9) / 256)
@@ -229,15 +257,23 @@ def test_few_documents_have_no_interval():
         synthetic(np.random.default_rng(6), 4, 120, "few"),
     )
     long = synthetic(np.random.default_rng(7), 4, 120, "one long")
-    long = long.with_columns(document=pl.Series(np.repeat(np.arange(6), [400, 16, 16, 16, 16, 16]), dtype=pl.Int32))
+    long = long.with_columns(
+        document=pl.Series(np.repeat(np.arange(6), [400, 16, 16, 16, 16, 16]), dtype=pl.Int32)
+    )
     tables = tables_of(many, few, long)
     rows = {row["source"]: row for row in tables.profile.iter_rows(named=True)}
     assert (rows["few"]["documents"], rows["one long"]["documents"]) == (4, 6)
     for source in ("few", "one long"):
         assert rows[source]["effective_documents"] < 5
         assert rows[source]["note"].startswith("its tokens come from effectively ")
-        assert rows[source]["repeated_share_ci_low"] is None is rows[source]["repeated_bigrams_ci_high"]
-    noted = tables.fits.filter(pl.col("note").str.starts_with("distances of the tail come from effectively "))
+        assert (
+            rows[source]["repeated_share_ci_low"]
+            is None
+            is rows[source]["repeated_bigrams_ci_high"]
+        )
+    noted = tables.fits.filter(
+        pl.col("note").str.starts_with("distances of the tail come from effectively ")
+    )
     assert set(noted["source"]) == {"few"}
     assert noted["alpha"].is_not_null().all(), "a fit without an interval"
     assert (rows["many"]["documents"], rows["many"]["note"], rows["ALL"]["documents"]) == (
@@ -245,7 +281,11 @@ def test_few_documents_have_no_interval():
         "",
         310,
     )
-    assert rows["many"]["repeated_share_ci_low"] < rows["many"]["repeated_share"] < rows["many"]["repeated_share_ci_high"]
+    assert (
+        rows["many"]["repeated_share_ci_low"]
+        < rows["many"]["repeated_share"]
+        < rows["many"]["repeated_share_ci_high"]
+    )
 
 
 @pytest.mark.parametrize("x_min", [3, None])
@@ -271,7 +311,10 @@ def test_fits_are_those_of_the_histograms(x_min):
 def test_the_smallest_sources_are_one_row(monkeypatch):
     monkeypatch.setattr(stage, "MAX_RESAMPLED_SOURCES", 2)
     sources = [("c", 9), ("a", 12), ("b", 20), ("c", 2), ("b", 1), (OTHER_SOURCES, 3)]
-    parts = [synthetic(np.random.default_rng(number), documents, 10, name) for number, (name, documents) in enumerate(sources)]
+    parts = [
+        synthetic(np.random.default_rng(number), documents, 10, name)
+        for number, (name, documents) in enumerate(sources)
+    ]
     profile = tables_of(*parts).profile
     rows = list(zip(profile["source"], profile["tokens"], profile["documents"], strict=True))
     assert rows == [("ALL", 470, 47), ("b", 210, 21), ("a", 120, 12), (OTHER_SOURCES, 140, 14)]

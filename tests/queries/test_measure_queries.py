@@ -30,7 +30,11 @@ def sums(query: str, *keys: str, **parameters: float) -> dict[tuple, tuple]:
     """By `keys` what is added up, of the rows that have all of them."""
     with db.connect(threads=1) as database:
         database.register("tokens", pa.table(TOKENS))
-        rows = database.sql(db.query(f"measure/{query}"), params=parameters).to_arrow_table().to_pylist()
+        rows = (
+            database.sql(db.query(f"measure/{query}"), params=parameters)
+            .to_arrow_table()
+            .to_pylist()
+        )
     rows = [row for row in rows if row[keys[-1]] is not None]
     return {tuple(row[key] for key in keys): tuple(row[value] for value in VALUES) for row in rows}
 
@@ -50,11 +54,19 @@ def test_counts_are_classed_by_the_smallest_cut_that_they_do_not_exceed():
 def test_places_are_classed_apart_and_ar_hits_from_other_tokens():
     places = {"buckets": 4, "seq_len": 8}
     nlls = {
-        column: {key: values[:2] for key, values in sums("sum_by_place", "cluster", "ar_hit", column, **places).items()}
+        column: {
+            key: values[:2]
+            for key, values in sums("sum_by_place", "cluster", "ar_hit", column, **places).items()
+        }
         for column in ("distance", "match_length", "position")
     }
     assert nlls == {
-        "distance": {(0, True, 1): (1, 2), (0, True, 2): (1, 4), (1, False, 8): (1, 16), (1, False, 4): (1, 32)},
+        "distance": {
+            (0, True, 1): (1, 2),
+            (0, True, 2): (1, 4),
+            (1, False, 8): (1, 16),
+            (1, False, 4): (1, 32),
+        },
         "match_length": {
             (0, False, 0): (2, 9),
             (0, True, 1): (1, 2),
@@ -71,7 +83,13 @@ def test_places_are_classed_apart_and_ar_hits_from_other_tokens():
             (1, False, 3): (1, 32),
         },
     }
-    assert sums("sum_by_place", "cluster", "ar_hit", "distance", **places)[0, True, 2] == (1, 4, 1, 0.125, 0.5)
+    assert sums("sum_by_place", "cluster", "ar_hit", "distance", **places)[0, True, 2] == (
+        1,
+        4,
+        1,
+        0.125,
+        0.5,
+    )
 
 
 def test_sets_of_slices_are_kept_apart():

@@ -32,7 +32,9 @@ def test_mean_nlls_are_paired_by_document():
     nats = answers * rng.exponential(2, (30, 1)) + answers * np.array([0, 0.5, 0.25])
     intervals = compare_means(nats, answers)
     assert intervals.difference == pytest.approx([0, 0.5, 0.25])
-    assert intervals.difference_bounds[:, 1:] == pytest.approx(np.array([[0.5, 0.25]] * 2)), "each document differs by as much"
+    assert intervals.difference_bounds[:, 1:] == pytest.approx(np.array([[0.5, 0.25]] * 2)), (
+        "each document differs by as much"
+    )
     assert (intervals.bounds[1] - intervals.bounds[0] > 0.5).all()
     silent = compare_means(nats * [0, 1, 1], answers * [0, 1, 1])  # a reference without NLLs
     assert np.isnan(silent.difference[1:]).all()
@@ -98,7 +100,9 @@ def test_few_documents_say_little_and_none_nothing():
         np.array([[90.0], [2], [2], [2], [2], [2]]),
     )
     even = compare_shares(np.full((6, 1), 2.0), np.full((6, 1), 16.0))
-    assert np.ptp(compare_shares(right, rows).bounds) > max(0.5, np.ptp(even.bounds)), "a document with most rows is not one of many"
+    assert np.ptp(compare_shares(right, rows).bounds) > max(0.5, np.ptp(even.bounds)), (
+        "a document with most rows is not one of many"
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,7 +112,9 @@ def test_few_documents_say_little_and_none_nothing():
 def test_accuracies_cover(share, num_documents):
     """docs/intervals.md has the same of real rows. 600 trials of 95 % cover in 93 to 97 %; few
     wrong ones are wide."""
-    rng, nats = (np.random.default_rng(int(1000 * share) + num_documents + number) for number in (0, 1))
+    rng, nats = (
+        np.random.default_rng(int(1000 * share) + num_documents + number) for number in (0, 1)
+    )
     covered, trials = Counter(), 600
     for _ in range(trials):
         right, rows = by_document(*rows_of(rng, num_documents, share))
@@ -117,9 +123,13 @@ def test_accuracies_cover(share, num_documents):
             compare_means(rows * nats.exponential(3, right.shape), rows),
         )
         covered["mean"] += means.bounds[0, 0] <= 3 <= means.bounds[1, 0]
-        covered["difference of means"] += means.difference_bounds[0, 1] <= 0 <= means.difference_bounds[1, 1]
+        covered["difference of means"] += (
+            means.difference_bounds[0, 1] <= 0 <= means.difference_bounds[1, 1]
+        )
         covered["share"] += intervals.bounds[0, 0] <= share <= intervals.bounds[1, 0]
-        covered["difference"] += intervals.difference_bounds[0, 1] <= 0 <= intervals.difference_bounds[1, 1]
+        covered["difference"] += (
+            intervals.difference_bounds[0, 1] <= 0 <= intervals.difference_bounds[1, 1]
+        )
     assert min(covered.values()) >= 0.92 * trials, covered
     if num_documents * min(share, 1 - share) >= 4:
         assert max(covered.values()) <= 0.985 * trials, covered

@@ -123,7 +123,10 @@ def rows(number: int = 10) -> list[dict[str, str]]:
         "the state of the model",
         "the model of the state",
     ]
-    return [{"text": f" {text}\nkey:{' ' * (i % 3)}", "value": f" {text.split()[0]} ", "key": "key"} for i, text in enumerate(texts)]
+    return [
+        {"text": f" {text}\nkey:{' ' * (i % 3)}", "value": f" {text.split()[0]} ", "key": "key"}
+        for i, text in enumerate(texts)
+    ]
 
 
 def stock_task(name: str):
@@ -139,7 +142,9 @@ def stock_task(name: str):
 
     task = Local()
     task.set_config("task", name)
-    if name == "squad_completion":  # it would run with defaults that lm-eval injects, not with its own
+    if (
+        name == "squad_completion"
+    ):  # it would run with defaults that lm-eval injects, not with its own
         task.set_config(
             "generation_kwargs",
             {"until": ["\n"], "max_gen_toks": 48, "do_sample": False},
@@ -223,14 +228,17 @@ def test_likelihoods_are_lm_evals(ours, theirs, family, begins):
         abs=2e-4,
     )
     assert [greedy for _, greedy in results] == [greedy for _, greedy in expected]
-    if not begins:  # lm-eval predicts a token before every text from itself, and reads no later window behind it
+    # lm-eval predicts a token before every text from itself, and reads no later window behind it
+    if not begins:
         rolling = requests("loglikelihood_rolling", [(text,) for text in texts])
         results, expected = (lm.loglikelihood_rolling(rolling) for lm in (mine, other))
         assert results == pytest.approx(list(expected), abs=2e-3)
     (space, _), (nothing, _) = mine.loglikelihood(
         requests("loglikelihood", [(" ", "a"), ("", " a")]),
     )
-    assert space == pytest.approx(nothing), "spaces belong to the continuation: nothing is left before it"
+    assert space == pytest.approx(nothing), (
+        "spaces belong to the continuation: nothing is left before it"
+    )
 
 
 def test_batches_are_reused_and_the_same_in_every_run(recalls, tmp_path):
@@ -263,7 +271,9 @@ def test_what_does_not_fit_is_one_line(ours):
             match=f"it asks for {prompts}, but generation is greedy here",
         ):
             lm.generate_until(
-                requests("generate_until", [("a", {"until": ["\n"], "max_gen_toks": 2, **options})]),
+                requests(
+                    "generate_until", [("a", {"until": ["\n"], "max_gen_toks": 2, **options})]
+                ),
             )
     for continuation in ("", " the" * 50):
         with pytest.raises(UserError, match="but the context has room for 1 to 40"):
@@ -277,7 +287,9 @@ def test_generation_stops_where_the_models_configuration_says(ours, theirs, mode
     prompts = [("the state of the", {"until": [], "max_gen_toks": 12})]
     folder = model_path("llama").parent / "llama-turns"
     reader = AutoTokenizer.from_pretrained(model_path("llama"))
-    ids = reader(ours("llama", mark="free").generate_until(requests("generate_until", prompts))[0])["input_ids"]
+    ids = reader(ours("llama", mark="free").generate_until(requests("generate_until", prompts))[0])[
+        "input_ids"
+    ]
     model = AutoModelForCausalLM.from_pretrained(model_path("llama"))
     model.generation_config.eos_token_id = [0, ids[3]]
     model.save_pretrained(folder)

@@ -42,7 +42,10 @@ COLOURS = (
 def yaml_task(folder, rows, config=CHOICE, name="parity"):
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "task.yaml").write_text(
-        f"task: {name}\ndataset_path: json\ndataset_kwargs:\n  data_files:\n    test: {folder / 'rows.jsonl'}\ntest_split: test\n{config}",
+        (
+            f"task: {name}\ndataset_path: json\ndataset_kwargs:\n  data_files:\n    test: "
+            f"{folder / 'rows.jsonl'}\ntest_split: test\n{config}"
+        ),
     )
     return folder / "task.yaml"
 
@@ -67,7 +70,9 @@ def test_files_of_results_are_lm_evals(tmp_path, monkeypatch):
     assert json.loads(Path(summary).read_text())["config"]["model"] == "../some/model"
     assert get_file_task_name(samples.rpartition("/")[2]) == "colours"
     lines = [json.loads(line) for line in Path(samples).read_text().splitlines()]
-    assert [line["filtered_resps"][0] for line in lines] == [copy_answer(row["prompt"]) for row in rows]
+    assert [line["filtered_resps"][0] for line in lines] == [
+        copy_answer(row["prompt"]) for row in rows
+    ]
     for model in ("..", ".", "a/../../b", "x" * 300):
         for path in lm_eval_run.write_results({**results, "samples": {}}, out, model):
             assert path.parent.parent == out, "any name stays in the folder"
@@ -128,7 +133,10 @@ def test_record_runs_without_a_module_that_transformers_no_longer_has(tmp_path, 
     rows = [passage | {"answers": ["Bo"]}, passage | {"answers": ["The Lee"]}]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = (folder / "default.yaml").read_text()
-    data = f"dataset_path: json\ndataset_kwargs:\n  data_files:\n    validation: {folder / 'rows.jsonl'}"
+    data = (
+        "dataset_path: json\ndataset_kwargs:\n  data_files:\n    validation: "
+        f"{folder / 'rows.jsonl'}"
+    )
     (folder / "default.yaml").write_text(
         re.sub(
             r"dataset_path: \S+\ndataset_name: \S+|(training_split: \S+)",

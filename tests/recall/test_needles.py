@@ -38,7 +38,9 @@ def test_prompts_are_as_long_and_needles_as_deep_as_said(task, tokenizer):
         return len(encoder.encode([text])[0])
 
     rows = rows_of(task, encoder, lengths=[scale * length for length in LENGTHS])
-    assert [(row.length, row.depth) for row in rows] == [(scale * length, depth) for depth in DEPTHS for length in LENGTHS]
+    assert [(row.length, row.depth) for row in rows] == [
+        (scale * length, depth) for depth in DEPTHS for length in LENGTHS
+    ]
     for row in rows:
         assert row.length - 8 <= size(row.text) + GENERATED_TOKENS <= row.length
         head, _, rest = row.text.partition("\n")
@@ -46,7 +48,9 @@ def test_prompts_are_as_long_and_needles_as_deep_as_said(task, tokenizer):
         needle = f"One of the special magic {needles.kind}s for {row.key} is: {row.value}."
         before, is_in, after = context.partition(needle)
         assert is_in
-        assert not before.strip() or before.rstrip()[-1] in ".!?\"')]", "a needle follows a sentence"
+        assert not before.strip() or before.rstrip()[-1] in ".!?\"')]", (
+            "a needle follows a sentence"
+        )
         assert size(before) == pytest.approx(row.depth * (size(before) + size(after)), abs=4)
         assert row.text.count(row.value) == 1
         assert context.count("One of the special magic ") == needles.keys
@@ -57,7 +61,10 @@ def test_prompts_are_as_long_and_needles_as_deep_as_said(task, tokenizer):
         assert f"about the {needles.kind} afterwards." in head
         if needles.haystack == "noise":
             assert before.endswith("again.\n") or not before
-            assert "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n" in context
+            assert (
+                "The grass is green. The sky is blue. The sun is yellow. Here we go. There and "
+                "back again.\n"
+            ) in context
     values = [row.value for row in rows]
     assert len(set(values)) == len(rows)
     assert {len(value) for value in values} == {36 if needles.kind == "uuid" else 7}
@@ -70,7 +77,9 @@ def test_the_same_seed_makes_the_same_rows(tmp_path):
     assert not set(rows[0]) & set(rows[2])
     text = tmp_path / "mine.txt"
     text.write_text("Ein Satz ohne Punkt über nichts und wieder nichts\n" * 3, encoding="utf-8")
-    assert all(row.text.count("ohne Punkt") > 3 for row in rows_of("niah_single_2", encoder, data=text)), "a short text is repeated"
+    assert all(
+        row.text.count("ohne Punkt") > 3 for row in rows_of("niah_single_2", encoder, data=text)
+    ), "a short text is repeated"
 
 
 def test_one_that_copies_finds_every_needle_and_one_that_reads_nothing_none(run, home, tmp_path):
@@ -87,13 +96,19 @@ def test_one_that_copies_finds_every_needle_and_one_that_reads_nothing_none(run,
     assert done.returncode == 0, done.stderr
     output = json.loads(done.stdout)
     assert {(row["model"], row["task"]): row["accuracy"] for row in output["recall"]} == {
-        (model, task): float(model == "control:copy") for task in NEEDLE_TASKS for model in ("control:copy", "control:unigram")
+        (model, task): float(model == "control:copy")
+        for task in NEEDLE_TASKS
+        for model in ("control:copy", "control:unigram")
     }
     cells = {
-        (row["length"], row["depth"], row["accuracy"], row["num_rows"]) for row in output["by_depth"] if row["model"] == "control:copy"
+        (row["length"], row["depth"], row["accuracy"], row["num_rows"])
+        for row in output["by_depth"]
+        if row["model"] == "control:copy"
     }
     assert cells == {(length, depth, 1.0, 1) for length in (256, 512) for depth in DEPTHS}
-    assert {f"recall_depth_{task}.svg" for task in NEEDLE_TASKS} < {path.name for path in (tmp_path / "figures").iterdir()}
+    assert {f"recall_depth_{task}.svg" for task in NEEDLE_TASKS} < {
+        path.name for path in (tmp_path / "figures").iterdir()
+    }
     shown = " ".join(
         run("eval-recall", "control:copy", "control:unigram", *options, "--full").stdout.split(),
     )
@@ -121,7 +136,9 @@ def test_models_of_the_zoo_are_asked_what_they_can_read(home, tmp_path):
     assert tables.recall["truncated"].to_list() == [0, 0]
     nlls = tables.recall["answer_nll"].to_list()
     assert nlls[0] < nlls[1] - 1, "attention recalls digits that it does not write"
-    generated = pl.read_parquet(documents_path(tmp_path, "zoo:attention", "niah_single_1-v1"))["generation"]
+    generated = pl.read_parquet(documents_path(tmp_path, "zoo:attention", "niah_single_1-v1"))[
+        "generation"
+    ]
     assert any("\n" in text for text in generated)
     again, _ = evaluate_recall(["zoo:attention", "zoo:mamba"], ["niah_single_1"], tmp_path, options)
     assert again.by_depth.equals(tables.by_depth)
@@ -139,12 +156,17 @@ def test_mistakes_are_one_line(run, home, tmp_path, monkeypatch):
     (tmp_path / "empty.txt").write_text("\n \n")
     (tmp_path / "short.py").write_text(
         "import recallkit\nfrom recallkit.models.loading import load_model\nimport dataclasses\n"
-        "def load(request):\n    return load_model(dataclasses.replace(request, spec='zoo:attention'))\n",
+        "def load(request):\n    return load_model(dataclasses.replace(request, "
+        "spec='zoo:attention'))\n",
     )
     for words, said in (
         (
             "zoo:attention --tasks niah --lengths 1k",
-            "zoo:attention: reads 256 ids, and prompts of niah_single_1 with their answers have up to",
+            (
+                "zoo:attention: reads 256 ids, and prompts of niah_single_1 with their answers "
+                "have "
+                "up to"
+            ),
         ),
         (
             "zoo:attention tiny=zoo:mamba,tokenizer=bytes --tasks niah_single_1",
@@ -152,7 +174,10 @@ def test_mistakes_are_one_line(run, home, tmp_path, monkeypatch):
         ),
         (
             "control:unigram --tasks niah_single_3 --lengths 99",
-            "99 ids leave no room for a haystack besides the needles, the question and its answer; give longer ones, or leave",
+            (
+                "99 ids leave no room for a haystack besides the needles, the question and its "
+                "answer; give longer ones, or leave"
+            ),
         ),
         ("control:unigram --tasks niah --lengths 1x", "'1x' is not a number of ids"),
         ("control:unigram --tasks niah --cut answer", "--cut: does not apply to niah_single_1, "),

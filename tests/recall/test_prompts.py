@@ -65,13 +65,27 @@ def test_shortened_documents_keep_what_parts_them_from_the_query() -> None:
     )
     assert make_prompt(keyed, version=0, kind="standard", shorten=shorten).text == "def \n\n key: "
     assert make_prompt(keyed, version=1, kind="standard", shorten=shorten).text == "def \n\n key:"
-    assert make_prompt(question, version=1, kind="standard", shorten=shorten).text == "def\n \nQuestion: x?\nAnswer:"
+    assert (
+        make_prompt(question, version=1, kind="standard", shorten=shorten).text
+        == "def\n \nQuestion: x?\nAnswer:"
+    )
     assert calls == [(" abc def", " v "), (" abc def", "v"), ("abc def", "v")]
-    assert make_prompt(keyed, version=1, kind="twice", shorten=shorten).text == "Information about Key. def.\ndef. Key:"
-    assert make_prompt(question, version=1, kind="twice", shorten=shorten).text == "def\ndef\n \nQuestion: x?\nAnswer:"
+    assert (
+        make_prompt(keyed, version=1, kind="twice", shorten=shorten).text
+        == "Information about Key. def.\ndef. Key:"
+    )
+    assert (
+        make_prompt(question, version=1, kind="twice", shorten=shorten).text
+        == "def\ndef\n \nQuestion: x?\nAnswer:"
+    )
 
 
-RECORDED = [json.loads(line) for line in (Path(__file__).parent / "data" / "jrt_prompts.jsonl").read_text(encoding="utf-8").splitlines()]
+RECORDED = [
+    json.loads(line)
+    for line in (Path(__file__).parent / "data" / "jrt_prompts.jsonl")
+    .read_text(encoding="utf-8")
+    .splitlines()
+]
 
 
 @pytest.mark.parametrize("recorded", RECORDED)
@@ -88,9 +102,14 @@ def test_prompts_and_metric_are_those_of_jrts_authors(recorded: dict[str, Any]) 
         assert prompt.text == recorded[kind]
         for is_right in ("right", "wrong"):
             for generation in recorded[is_right]:
-                assert has_any(generation, prompt.answers or [prompt.value]) == (is_right == "right"), generation
+                assert has_any(generation, prompt.answers or [prompt.value]) == (
+                    is_right == "right"
+                ), generation
     if "answers" in recorded["row"] or recorded["task"] == "squad":
-        assert make_prompt(text, version=1, kind="standard", task=recorded["task"]).text == recorded["once"]
+        assert (
+            make_prompt(text, version=1, kind="standard", task=recorded["task"]).text
+            == recorded["once"]
+        )
 
 
 def question(context: str = "Eels were rent.", *answers: str) -> QuestionRow:
@@ -114,7 +133,10 @@ def test_the_value_of_a_question_is_the_first_answer_that_can_be_recalled() -> N
 
 
 def test_a_question_that_is_not_known_as_people_ask_it_precedes_itself() -> None:
-    assert make_prompt(question(), version=1, kind="twice").text == "Rent was Eels were rent.\nEels were rent. Rent was"
+    assert (
+        make_prompt(question(), version=1, kind="twice").text
+        == "Rent was Eels were rent.\nEels were rent. Rent was"
+    )
 
 
 ALPHABET = "ab A.é€ẞßıİſK🙂\n"
@@ -192,10 +214,16 @@ def test_cuts_by_hand() -> None:
         ("", 4, "0123"),
     ):
         assert cut_around_answer(text, value, stops, most) == remaining
-    assert cut_around_answer("ab AB cd", "AB", np.arange(1, 9), 2) == "ab", "the earliest mention, in whatever case"
+    assert cut_around_answer("ab AB cd", "AB", np.arange(1, 9), 2) == "ab", (
+        "the earliest mention, in whatever case"
+    )
     emoji = "a🙂b"
-    assert cut_around_answer(emoji, "a", np.array([1, 5, 5, 5, 6]), 3) == "a", "a character of three tokens, whole or not at all"
-    assert cut_around_answer(emoji, "b", np.array([1, 3, 5, 6]), 3) == "b", "tokens that end within a character"
+    assert cut_around_answer(emoji, "a", np.array([1, 5, 5, 5, 6]), 3) == "a", (
+        "a character of three tokens, whole or not at all"
+    )
+    assert cut_around_answer(emoji, "b", np.array([1, 3, 5, 6]), 3) == "b", (
+        "tokens that end within a character"
+    )
     assert cut_around_answer("", "a", np.zeros(0, np.int64), 3) == ""
 
 

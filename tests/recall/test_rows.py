@@ -21,7 +21,9 @@ from recallkit.text.tokenizers import load_tokenizer
 DOCUMENTS = [
     {
         "id": "k1",
-        "text": "Applicant: Acme Ltd.\nDevice: a meter. " + "Filler words. " * 60 + "ACME LTD. again.",
+        "text": "Applicant: Acme Ltd.\nDevice: a meter. "
+        + "Filler words. " * 60
+        + "ACME LTD. again.",
         "pairs": {"Applicant": "Acme Ltd"},
     },
     {
@@ -76,11 +78,15 @@ def test_built_rows_are_asked(tmp_path, home):
     built = recallkit.build_rows(write(tmp_path), tmp_path / "rows.jsonl", chunk_tokens=100)
     tables = recallkit.eval_recall(["control:copy"], data=built.path, out=tmp_path / "evals")
     assert tables.recall.select("num_rows", "num_documents").row(0) == (3, 2)
-    assert tables.recall["accuracy"].item() >= 2 / 3, "the first chunk and the short document have the key before the value"
+    assert tables.recall["accuracy"].item() >= 2 / 3, (
+        "the first chunk and the short document have the key before the value"
+    )
     pl.DataFrame([{"text": "A: b", "pairs": {"A": "b"}, "id": "x", "more": 1}]).write_parquet(
         tmp_path / "d.parquet",
     )
-    assert build_rows(tmp_path / "d.parquet", tmp_path / "more.jsonl").rows == 1, "columns of Parquet do"
+    assert build_rows(tmp_path / "d.parquet", tmp_path / "more.jsonl").rows == 1, (
+        "columns of Parquet do"
+    )
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,10 @@ def test_controls_are_told_apart_on_real_documents(home, test_data, tmp_path):
         RecallOptions(data=test_data / "evals", limit=8),
     )
     for task, least in (("fda", 0.95), ("swde", 0.9), ("squad", 0.7)):
-        accuracy, nll = (dict(tables.recall.filter(task=task).select("model", name).rows()) for name in ("accuracy", "answer_nll"))
+        accuracy, nll = (
+            dict(tables.recall.filter(task=task).select("model", name).rows())
+            for name in ("accuracy", "answer_nll")
+        )
         assert accuracy["control:copy"] > least
         assert accuracy["control:unigram"] <= 0.125
         assert nll["control:copy"] is None
@@ -76,7 +79,10 @@ def test_without_arguments_the_controls_are_asked_about_packages_once(run):
     assert list(rows) == CONTROLS
     assert [row["accuracy"] for row in rows.values()][::2] == [1.0, 0.0]
     assert rows["control:unigram"]["difference"] == -1.0
-    tables = {f"{name}.parquet" for name in ("recall", "by_distance", "by_occurrences", "by_length", "by_depth")}
+    tables = {
+        f"{name}.parquet"
+        for name in ("recall", "by_distance", "by_occurrences", "by_length", "by_depth")
+    }
     assert {path.name for path in Path(output["path"]).iterdir()} == {*tables, "manifest.json"}
     table = run("eval-recall", "--limit", 20)
     assert "control:unigram" in table.stdout
@@ -122,7 +128,10 @@ def test_cut_prompts_and_lost_answers_are_counted(run, home, tiny_model, rows, t
     done = run("eval-recall", model, "--tasks", "fda", "--data", rows, "--context", 120, "-o", out)
     assert done.returncode == 0, done.stderr
     tokenizer = load_tokenizer(None)
-    cut = [max(0, len(tokenizer.encode([row.text])[0]) - (120 - 48)) for row in load_rows("fda", rows).rows]
+    cut = [
+        max(0, len(tokenizer.encode([row.text])[0]) - (120 - 48))
+        for row in load_rows("fda", rows).rows
+    ]
     lost = [number > 4 for number in cut]  # the answer is at the beginning
     table = documents(out, model)
     assert table["tokens_cut"].to_list() == cut
@@ -130,7 +139,10 @@ def test_cut_prompts_and_lost_answers_are_counted(run, home, tiny_model, rows, t
     assert table["answer_cut"].to_list() == lost
     assert table.filter("answer_cut")["answer_distance"].null_count() == sum(lost)
     assert 0 < sum(lost) < NUM_ROWS
-    line = f"of {NUM_ROWS} prompts, {sum(number > 0 for number in cut)} cut on the left to fit its context, "
+    line = (
+        f"of {NUM_ROWS} prompts, {sum(number > 0 for number in cut)} cut on the left to fit its "
+        "context, "
+    )
     assert f"{line}{sum(lost)} whose answer was only in what was cut" in " ".join(
         done.stdout.split(),
     )
@@ -155,7 +167,9 @@ def test_prompts_read_twice_and_documents_cut_around_the_answer_are_results_of_t
     assert (twice["occurrences"] == 2).all()
     assert (twice["prompt_tokens"] > 1.8 * standard["prompt_tokens"] - 8).all()
     assert twice["contains"].all()
-    assert documents(tmp_path, "control:copy", "fda-v1-twice-answer-cut")["task"].unique().to_list() == ["fda"]
+    assert documents(tmp_path, "control:copy", "fda-v1-twice-answer-cut")[
+        "task"
+    ].unique().to_list() == ["fda"]
 
 
 def test_everything_that_decides_numbers_is_told_apart(home, rows, tmp_path):
@@ -167,7 +181,9 @@ def test_everything_that_decides_numbers_is_told_apart(home, rows, tmp_path):
             RecallOptions(data=rows, **changes),
         )[0].recall
 
-    assert evaluate()["num_rows"][0] == evaluate(limit=1000)["num_rows"][0] == NUM_ROWS, "all rows are all rows"
+    assert evaluate()["num_rows"][0] == evaluate(limit=1000)["num_rows"][0] == NUM_ROWS, (
+        "all rows are all rows"
+    )
     for changes, said in (
         ({"limit": 3}, r"already made with other options \(differs in num_rows\)"),
         ({"model_tokenizer": "bytes"}, "tokenizer"),
@@ -179,7 +195,9 @@ def test_everything_that_decides_numbers_is_told_apart(home, rows, tmp_path):
     write_rows(rows, NUM_ROWS + 1)
     with pytest.raises(UserError, match="differs in num_rows, rows"):
         evaluate(context=90)
-    assert evaluate(task_version=0)["num_rows"][0] == NUM_ROWS + 1, "another version is another table"
+    assert evaluate(task_version=0)["num_rows"][0] == NUM_ROWS + 1, (
+        "another version is another table"
+    )
 
 
 ANSWERS = [["drained", "FEN"], ["fen"], ["nothing", "no more"], ["nothing"]]
@@ -216,20 +234,31 @@ def test_any_of_several_answers_is_right(home, run, tmp_path):
         tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    assert "drop: 4 prompts of 4 documents; any of several answers is right; not comparable" in " ".join(done.stdout.split())
+    assert (
+        "drop: 4 prompts of 4 documents; any of several answers is right; not comparable"
+        in " ".join(done.stdout.split())
+    )
     table = documents(tmp_path, "control:copy", "drop-v1")
-    assert table["contains"].to_list() == table["contains_any"].to_list() == [True, True, False, False]
+    assert (
+        table["contains"].to_list() == table["contains_any"].to_list() == [True, True, False, False]
+    )
     assert table["value"].to_list() == ["drained", "fen", "nothing", "nothing"]
     assert table["occurrences"].to_list() == [1, 1, 0, 0]
     [folder] = (tmp_path / "compared").iterdir()
-    assert pl.read_parquet(folder / "recall.parquet").filter(model="control:copy")["accuracy"].to_list() == [0.5]
+    assert pl.read_parquet(folder / "recall.parquet").filter(model="control:copy")[
+        "accuracy"
+    ].to_list() == [0.5]
     cached, tokenizer = documents(tmp_path, "control:recall", "drop-v1"), load_tokenizer(None)
-    assert cached["answer_tokens"].to_list() == [len(tokenizer.encode([f" {value}"])[0]) for value in table["value"]]
+    assert cached["answer_tokens"].to_list() == [
+        len(tokenizer.encode([f" {value}"])[0]) for value in table["value"]
+    ]
     assert cached["answer_nll"][2] == cached["answer_nll"][3] != cached["answer_nll"][1]
 
 
 @pytest.mark.parametrize(("example", "num_rows"), [("10_question_rows", 4), ("04_recall_rows", 5)])
-def test_the_examples_of_rows_of_ones_own_are_answered_by_copying(home, tmp_path, example, num_rows):
+def test_the_examples_of_rows_of_ones_own_are_answered_by_copying(
+    home, tmp_path, example, num_rows
+):
     tables, _ = evaluate_recall(
         ["control:copy"],
         ["own"],
@@ -333,7 +362,9 @@ def test_one_model_is_in_memory_at_a_time(home, rows, tmp_path, monkeypatch):
 
     def watched(request):
         gc.collect()
-        assert not [model for model in loaded if model() is not None], "the model before is still there"
+        assert not [model for model in loaded if model() is not None], (
+            "the model before is still there"
+        )
         model = load(request)
         loaded.append(weakref.ref(model))
         return model
@@ -351,7 +382,10 @@ def test_one_model_is_in_memory_at_a_time(home, rows, tmp_path, monkeypatch):
 
 def yaml_task(folder: Path, name: str, rows: list[dict], config: str) -> Path:
     (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    data = f"dataset_path: json\ndataset_kwargs:\n  data_files:\n    test: {folder / name}.jsonl\ntest_split: test\n"
+    data = (
+        "dataset_path: json\ndataset_kwargs:\n  data_files:\n    test: "
+        f"{folder / name}.jsonl\ntest_split: test\n"
+    )
     (folder / f"{name}.yaml").write_text(f"task: {name}\n{data}{config}")
     return folder / f"{name}.yaml"
 
@@ -365,14 +399,20 @@ def test_tasks_of_lm_eval_run_unchanged_and_leave_stdout_to_json(run, home, tmp_
         {"question": "the state of", "answer": 0},
         {"question": "of the", "answer": 1},
     ]
-    choice = "output_type: multiple_choice\ndoc_to_text: '{{question}}'\ndoc_to_target: answer\ndoc_to_choice: ['xylophone', 'the']\n"
+    choice = (
+        "output_type: multiple_choice\ndoc_to_text: '{{question}}'\ndoc_to_target: "
+        "answer\ndoc_to_choice: ['xylophone', 'the']\n"
+    )
     parity = yaml_task(
         tmp_path,
         "parity",
         data,
         f"{choice}metric_list:\n  - metric: acc\nmetadata:\n  version: 3.0\n",
     )
-    scored = "output_type: loglikelihood\ndoc_to_text: '{{text}}'\ndoc_to_target: ' {{end}}'\nmetric_list:\n  - metric: perplexity\n"
+    scored = (
+        "output_type: loglikelihood\ndoc_to_text: '{{text}}'\ndoc_to_target: ' "
+        "{{end}}'\nmetric_list:\n  - metric: perplexity\n"
+    )
     words = yaml_task(
         tmp_path,
         "words",
@@ -401,8 +441,13 @@ def test_tasks_of_lm_eval_run_unchanged_and_leave_stdout_to_json(run, home, tmp_
     )
     assert row["value"] == pytest.approx(2 / 3), "a bigram model prefers `the`"
     assert (perplexity["task"], perplexity["value"] > 1) == ("words", True)
-    results = [json.loads(path.read_text())["results"] for path in (out / "lm-eval" / "control__bigram").glob("results_*.json")]
-    assert any("parity" in tasks and tasks["parity"]["acc,none"] == row["value"] for tasks in results)
+    results = [
+        json.loads(path.read_text())["results"]
+        for path in (out / "lm-eval" / "control__bigram").glob("results_*.json")
+    ]
+    assert any(
+        "parity" in tasks and tasks["parity"]["acc,none"] == row["value"] for tasks in results
+    )
     command = ["eval-recall", model, "--lm-eval-task", parity, "-o", out]
     assert "parity v3.0" in run(*command).stdout
     assert len(list((out / "lm-eval" / "control__bigram").glob("results_*.json"))) == 2, "reused"
@@ -410,6 +455,9 @@ def test_tasks_of_lm_eval_run_unchanged_and_leave_stdout_to_json(run, home, tmp_
     assert (with_example["shots"], row["shots"]) == (1, 0)
     (tmp_path / "parity.jsonl").write_text(json.dumps(data[0]) + "\n")
     assert "differs in requests" in run(*command).stderr, "other data, other metrics"
-    assert "--shots: is for tasks of lm-eval" in run("eval-recall", model, "--shots", 1, "-o", out).stderr
+    assert (
+        "--shots: is for tasks of lm-eval"
+        in run("eval-recall", model, "--shots", 1, "-o", out).stderr
+    )
     refused = run("eval-recall", "control:copy", "--lm-eval-task", parity, "-o", out)
     assert "it copies text and has no likelihoods" in refused.stderr

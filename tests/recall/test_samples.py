@@ -44,12 +44,18 @@ def test_each_prompt_has_its_verdicts_and_what_was_read(compared):
     samples = read_samples(folder, tables)
     data = json.loads(samples.data)
     assert (data["models"], data["tasks"]) == (MODELS, ["fda"])
-    rows = [schemas.read_frame(documents_path(folder.parent.parent, model, "fda-v1")).to_dicts() for model in MODELS]
+    rows = [
+        schemas.read_frame(documents_path(folder.parent.parent, model, "fda-v1")).to_dicts()
+        for model in MODELS
+    ]
     for model, of_model in enumerate(rows):
         cut = sum(not row["contains"] and row["answer_cut"] for row in of_model)
         right = sum(row["contains"] for row in of_model)
         assert data["totals"][0][model] == [right, len(of_model) - right - cut, cut]
-        assert all(row["prompt_text"].startswith("Name: v") and row["prompt_text"].endswith("Name:") for row in of_model)
+        assert all(
+            row["prompt_text"].startswith("Name: v") and row["prompt_text"].endswith("Name:")
+            for row in of_model
+        )
     assert data["totals"][0][0][0] == 30, "what copies reads the whole prompt"
     assert data["totals"][0][1][2] == 30, "the other reads the last 80 tokens, without the value"
     assert rows[1][0]["characters_cut"] > 100 > rows[0][0]["characters_cut"] == 0
@@ -58,7 +64,9 @@ def test_each_prompt_has_its_verdicts_and_what_was_read(compared):
         row = int(prompt["value"].removeprefix("v"))
         assert [answer[0] for answer in prompt["answers"]] == ["right", "cut"]
         assert "".join(prompt["answers"][0][1]) == rows[0][row]["generation"]
-        assert any(prompt["value"] in parts[1::2] for _, parts in prompt["text"]), "the value is marked"
+        assert any(prompt["value"] in parts[1::2] for _, parts in prompt["text"]), (
+            "the value is marked"
+        )
     some = read_samples(folder, tables, 2000)
     assert 0 < some.shown < samples.shown, "as many as fit"
     assert len(some.data.encode()) < 2300
@@ -75,7 +83,9 @@ def test_passages_show_the_value_that_was_read_and_the_end():
         (False, "… " + "x" * 200 + "|V|" + "y" * 200 + " …"),
         (False, "y" * 320),
     ]
-    assert texts(far, "v", 390)[0] == (False, "x" * 10 + "|V|" + "y" * 200 + " …"), "what was cut off is not shown as read"
+    assert texts(far, "v", 390)[0] == (False, "x" * 10 + "|V|" + "y" * 200 + " …"), (
+        "what was cut off is not shown as read"
+    )
     assert texts(far, "v", 401) == [
         (True, "… " + "x" * 200 + "|V| …"),
         (False, "… " + "y" * 320),
@@ -84,7 +94,9 @@ def test_passages_show_the_value_that_was_read_and_the_end():
     assert texts("x" * 400 + "V" + "y" * 330, "v", 0) == [
         (False, "… " + "x" * 200 + "|V|" + "y" * 330),
     ], "passages that meet are one"
-    assert texts("twice v" + "y" * 500 + "v", "v", 0) == [(False, "… " + "y" * 319 + "|v|")], "the latest mention"
+    assert texts("twice v" + "y" * 500 + "v", "v", 0) == [(False, "… " + "y" * 319 + "|v|")], (
+        "the latest mention"
+    )
 
 
 def test_documents_that_are_not_those_compared_are_refused(compared, tmp_path):
@@ -96,7 +108,11 @@ def test_documents_that_are_not_those_compared_are_refused(compared, tmp_path):
         schemas.read_frame(path),
     )
 
-    changed = frame.with_columns(contains=pl.lit(value=True)).to_arrow().cast(schemas.arrow_schema("recall documents"))
+    changed = (
+        frame.with_columns(contains=pl.lit(value=True))
+        .to_arrow()
+        .cast(schemas.arrow_schema("recall documents"))
+    )
     try:
         parquet_files.write_parquet(path, [changed], changed.schema, manifest)
         with pytest.raises(

@@ -25,7 +25,8 @@ COLUMNS = {
     ),
     "superglue": (
         "based:3",
-        {name: name for name in ("boolq", "cb", "copa", "multirc", "record", "wic", "wsc")} | {"sglue_rte": "rte"},
+        {name: name for name in ("boolq", "cb", "copa", "multirc", "record", "wic", "wsc")}
+        | {"sglue_rte": "rte"},
     ),
 }
 """Set -> the paper's table, and its column of each task; ReCoRD and CB have one for each metric."""
@@ -49,7 +50,9 @@ def test_tasks_and_metrics_are_those_of_lm_evals_files():
                 included = yaml.load((path.parent / config.pop("include")).read_text(), Loader)
                 config = included | config
             if isinstance(config.get("task"), str):
-                metrics_of[config["task"]] = {metric["metric"] for metric in config.get("metric_list", [])}
+                metrics_of[config["task"]] = {
+                    metric["metric"] for metric in config.get("metric_list", [])
+                }
     for tasks in SETS.values():
         for task, metrics in tasks.items():
             assert set(metrics) <= metrics_of[task], task
@@ -91,7 +94,11 @@ def test_averages_are_the_papers(name):
     assert rows_of_sets.columns == ["model", "task", "metric", "filter", "value", "shots"]
     assert set(rows_of_sets["metric"]) == {"average"}
     assert set(rows_of_sets["task"]) == {name}
-    far = [model for model, value in zip(rows_of_sets["model"], rows_of_sets["value"], strict=True) if abs(value - expected[model]) > 0.11]
+    far = [
+        model
+        for model, value in zip(rows_of_sets["model"], rows_of_sets["value"], strict=True)
+        if abs(value - expected[model]) > 0.11
+    ]
     assert far == (["m4", "m5", "m13"] if name == "commonsense" else [])
     incomplete = pl.DataFrame(rows).filter(pl.col("task") != "piqa", pl.col("task") != "copa")
     assert averages(incomplete).is_empty()

@@ -65,11 +65,17 @@ def test_models_side_by_side(files):
         ),
     )
     first, second = tables.recall.to_dicts()
-    assert (first["model"], second["model"], second["reference"]) == ("zeta", "alpha", "zeta"), "in the order of the command"
+    assert (first["model"], second["model"], second["reference"]) == ("zeta", "alpha", "zeta"), (
+        "in the order of the command"
+    )
     assert (first["accuracy"], second["accuracy"], second["dropped"]) == (5 / 6, 2 / 6, 3)
     assert second["difference"] == pytest.approx(-0.5)
-    assert second["difference_low"] < -0.5 < second["difference_high"] <= 1, "documents differ by -1, -1/2 and 0"
-    assert (first["difference_low"], first["difference_error"]) == (None, None), "a model does not differ from itself"
+    assert second["difference_low"] < -0.5 < second["difference_high"] <= 1, (
+        "documents differ by -1, -1/2 and 0"
+    )
+    assert (first["difference_low"], first["difference_error"]) == (None, None), (
+        "a model does not differ from itself"
+    )
     assert first["ci_low"] < 5 / 6 < first["ci_high"] < 1
     assert first["standard_error"] == pytest.approx(1 / 6), "documents of 1, 1/2 and 1"
     assert (first["num_documents"], first["answer_nll"], first["answer_nats"]) == (
@@ -77,9 +83,17 @@ def test_models_side_by_side(files):
         pytest.approx(1.25),
         pytest.approx(2.5),
     )
-    distances = tables.by_distance.filter(pl.col("model") == "zeta").select("low", "high", "num_rows", "accuracy").rows()
-    assert distances == [(1, 1, 1, 1.0), (2, 2, 1, 0.0), (3, 4, 2, 1.0), (5, 8, 1, 1.0)], "a row without a distance is in no bucket"
-    lengths = tables.by_length.filter(pl.col("model") == "zeta").select("low", "high", "num_rows").rows()
+    distances = (
+        tables.by_distance.filter(pl.col("model") == "zeta")
+        .select("low", "high", "num_rows", "accuracy")
+        .rows()
+    )
+    assert distances == [(1, 1, 1, 1.0), (2, 2, 1, 0.0), (3, 4, 2, 1.0), (5, 8, 1, 1.0)], (
+        "a row without a distance is in no bucket"
+    )
+    lengths = (
+        tables.by_length.filter(pl.col("model") == "zeta").select("low", "high", "num_rows").rows()
+    )
     assert lengths == [(1, 1, 1), (2, 2, 1), (3, 4, 2), (5, 8, 1), (65, 128, 1)]
     assert tables.by_occurrences.filter(pl.col("model") == "alpha").select(
         "low",
@@ -93,25 +107,38 @@ def test_models_side_by_side(files):
         (
             "fewer",
             0.0,
-            "a significantly lower accuracy than base, but no significantly different NLL of the answers",
+            (
+                "a significantly lower accuracy than base, but no significantly different NLL of "
+                "the "
+                "answers"
+            ),
         ),
         ("fewer", 2.0, None),
         (
             "fewer",
             -2.0,
-            "a significantly lower accuracy than base, but a significantly lower NLL of the answers",
+            (
+                "a significantly lower accuracy than base, but a significantly lower NLL of the "
+                "answers"
+            ),
         ),
         (
             "as many",
             2.0,
-            "no significantly different accuracy from base, but a significantly higher NLL of the answers",
+            (
+                "no significantly different accuracy from base, but a significantly higher NLL of "
+                "the answers"
+            ),
         ),
         ("as many", 0.0, None),
         ("more", -2.0, None),
         (
             "more",
             0.0,
-            "a significantly higher accuracy than base, but no significantly different NLL of the answers",
+            (
+                "a significantly higher accuracy than base, but no significantly different NLL of "
+                "the answers"
+            ),
         ),
         ("fewer", None, None),
     ],
@@ -123,7 +150,10 @@ def test_where_generation_and_likelihood_disagree_it_is_said(tmp_path, right, mo
 
     def rows(model: str, often: int, more: float | None) -> list[dict]:
         rows_of = documents(model, [number % often == 0 for number in range(60)])
-        nlls = [None if more is None else 5.0 + (more + (number % 2 or -1) * (model != "base")) / 2 for number in range(60)]
+        nlls = [
+            None if more is None else 5.0 + (more + (number % 2 or -1) * (model != "base")) / 2
+            for number in range(60)
+        ]
         return [
             {
                 **row,
@@ -141,23 +171,34 @@ def test_where_generation_and_likelihood_disagree_it_is_said(tmp_path, right, mo
     changed = tables.recall.filter(model="changed").row(0, named=True)
     if more_nats is not None:
         assert changed["answer_nats_difference"] == pytest.approx(more_nats)
-        assert changed["answer_nats_difference_low"] < more_nats < changed["answer_nats_difference_high"]
+        assert (
+            changed["answer_nats_difference_low"]
+            < more_nats
+            < changed["answer_nats_difference_high"]
+        )
     assert changed["disagree"] is (None if more_nats is None else said is not None)
     assert tables.recall["disagree"][0] is None
     assert answers_table(tables).headers.count("nats\n(95 % interval)") == (more_nats is not None)
     notes = [line for line in answers_table(tables).caption.splitlines() if "disagree" in line]
-    assert notes == ([f"On fda, generation and likelihood disagree: changed has {said}."] if said else [])
+    assert notes == (
+        [f"On fda, generation and likelihood disagree: changed has {said}."] if said else []
+    )
 
 
 def test_needles_are_averaged_by_length_and_depth(tmp_path):
     """Those of the second half of a context are found, in long ones only those at its end; rows
     without a depth are of other tasks."""
-    places = [(length, depth) for length in (256, 1024) for depth in (0.0, 0.5, 1.0) for _ in range(2)]
+    places = [
+        (length, depth) for length in (256, 1024) for depth in (0.0, 0.5, 1.0) for _ in range(2)
+    ]
     rows = documents(
         "near",
         [depth == 1 or (length == 256 and depth > 0) for length, depth in places],
     )
-    rows = [{**row, "length": length, "depth": depth, "answer_nll": 2 - depth} for row, (length, depth) in zip(rows, places, strict=True)]
+    rows = [
+        {**row, "length": length, "depth": depth, "answer_nll": 2 - depth}
+        for row, (length, depth) in zip(rows, places, strict=True)
+    ]
     write_documents(tmp_path / "near.parquet", [*rows, documents("near", [True])[0]], manifest(0))
     tables = compare_recall({("near", "fda"): tmp_path / "near.parquet"})
     cells = tables.by_depth.select("length", "depth", "num_rows", "accuracy", "answer_nll").rows()

@@ -65,7 +65,9 @@ def test_the_digest_is_of_all_rows_and_their_order_whatever_the_limit(tmp_path: 
     digests = [load_rows("fda", path).digest for path in paths]
     assert len(set(digests)) == 4
     assert digests[0] == digests[4] == load_rows("fda", paths[0], limit=1).digest
-    assert load_rows("fda", paths[0], limit=2) == load_rows("fda", paths[0]), "a limit counts rows with a value"
+    assert load_rows("fda", paths[0], limit=2) == load_rows("fda", paths[0]), (
+        "a limit counts rows with a value"
+    )
 
 
 ASKED: list[dict[str, Any]] = [
@@ -162,7 +164,9 @@ def test_the_tasks_of_jrt_have_the_hub_ids_of_the_authors_code() -> None:
     names = ["swde", "fda", "squad", "nq_512", "nq_1024", "nq_2048", "triviaqa", "drop"]
     assert tasks.expand_groups(["jrt", "own"]) == [*names, "own"]
     ids = ["based-swde-v2", "based-fda", "based-squad", *(f"based_{name}" for name in names[3:])]
-    assert [tasks.TASKS[name].hub_id for name in names] == [f"hazyresearch/{dataset}" for dataset in ids]
+    assert [tasks.TASKS[name].hub_id for name in names] == [
+        f"hazyresearch/{dataset}" for dataset in ids
+    ]
 
 
 def test_bad_files(tmp_path: Path) -> None:
@@ -241,7 +245,10 @@ def test_the_hub_gives_the_validation_split(
         "fda",
         dataclasses.replace(task, hub_id=str(tmp_path / "good"), num_rows=3),
     )
-    assert all((rows.is_comparable, rows.note) == (True, "") for rows in (load_rows("fda"), load_rows("fda", limit=1)))
+    assert all(
+        (rows.is_comparable, rows.note) == (True, "")
+        for rows in (load_rows("fda"), load_rows("fda", limit=1))
+    )
     monkeypatch.setitem(tasks.TASKS, "fda", dataclasses.replace(task, hub_id=str(tmp_path / "bad")))
     with pytest.raises(UserError, match=r"bad@main, row 0: value is a number, not text"):
         load_rows("fda")
@@ -290,16 +297,20 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_headers_become_rows(installed: Path) -> None:
     headers = (
-        "Version: 2.0\nSummary: A  café \nAuthor: Ann\nAuthor: Bob\nMaintainer: X\nLicense: MIT\n  and more\nClassifier: Topic :: Text\n"
+        "Version: 2.0\nSummary: A  café \nAuthor: Ann\nAuthor: Bob\nMaintainer: X\nLicense: "
+        "MIT\n  and more\nClassifier: Topic :: Text\n"
         f"Requires-Dist: other\nKeywords: {'k' * 101}\nHome-page: {'h' * 100}\n"
     )
     install(installed, "My_Pkg", headers, "What it is.\n")
     document = (
-        "Name: My_Pkg\nVersion: 2.0\nSummary: A  café\nAuthor: Ann\nAuthor: Bob\nMaintainer: X\nClassifier: Topic :: Text\n"
+        "Name: My_Pkg\nVersion: 2.0\nSummary: A  café\nAuthor: Ann\nAuthor: Bob\nMaintainer: "
+        "X\nClassifier: Topic :: Text\n"
         f"Requires-Dist: other\nKeywords: {'k' * 101}\nHome-page: {'h' * 100}\n\nWhat it is."
     )
     loaded = load_rows("metadata")
-    assert {(row.doc_id, row.text) for row in loaded.rows} == {("my-pkg", f"{document}\n{row.key}:") for row in loaded.rows}
+    assert {(row.doc_id, row.text) for row in loaded.rows} == {
+        ("my-pkg", f"{document}\n{row.key}:") for row in loaded.rows
+    }
     values = {str(row.key): row.value for row in loaded.rows}
     assert values == {
         "Name": "My_Pkg",

@@ -1,4 +1,5 @@
-"""Comparisons that pages are made of: made-up words in packed sequences, and hostile text in bytes read by three kinds of model."""
+"""Comparisons that pages are made of: made-up words in packed sequences, and hostile text in bytes
+read by three kinds of model."""
 
 from __future__ import annotations
 
@@ -44,10 +45,13 @@ def load(request):
 
 @pytest.fixture(scope="session")
 def words(small_slices, tmp_path_factory) -> Path:
-    """A slice directory of its own that holds one comparison of control models; a part of the repeated tokens are AR hits."""
+    """A slice directory of its own that holds one comparison of control models; a part of the
+    repeated tokens are AR hits."""
     made, folder = small_slices.parent, tmp_path_factory.mktemp("words") / "slices"
     text = TextOptions([str(made / "valid.jsonl"), str(made / "other.jsonl")], "validation")
-    slicing.slice_text(text, folder, counts=made / "counts.duckdb", rare=slicing.RareCount(9), seq_len=64)
+    slicing.slice_text(
+        text, folder, counts=made / "counts.duckdb", rare=slicing.RareCount(9), seq_len=64
+    )
     attribution.gap(REFERENCE, MODELS, folder)
     return folder
 
@@ -66,15 +70,30 @@ def own_model(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="session")
 def hostile(home, own_model, tmp_path_factory) -> Path:
-    """A slice directory of hostile text in bytes, with a comparison of a control model and one that reads other tokens."""
+    """A slice directory of hostile text in bytes, with a comparison of a control model and one that
+    reads other tokens."""
     folder = tmp_path_factory.mktemp("hostile")
-    train = write_jsonl(folder / "train.jsonl", [*made_up_texts(20, 80, seed=5), *HOSTILE[:3]], "books")
-    valid = write_jsonl(folder / "valid.jsonl", [*HOSTILE, *made_up_texts(4, 60, seed=6)], "<img onerror=alert(3)>")
+    train = write_jsonl(
+        folder / "train.jsonl", [*made_up_texts(20, 80, seed=5), *HOSTILE[:3]], "books"
+    )
+    valid = write_jsonl(
+        folder / "valid.jsonl", [*HOSTILE, *made_up_texts(4, 60, seed=6)], "<img onerror=alert(3)>"
+    )
     text = {"tokenizer": "bytes"}
     counting.count(TextOptions([str(train)], "train", **text), folder / "counts.duckdb")
     options = TextOptions([str(valid)], "validation", **text)
-    slicing.slice_text(options, folder / "slices", counts=folder / "counts.duckdb", rare=slicing.RareCount(9), seq_len=96)
-    scoring.score(own_model, folder / "slices", scoring.ScoringOptions(device="cpu", model_tokenizer="recallkit-4k"))
+    slicing.slice_text(
+        options,
+        folder / "slices",
+        counts=folder / "counts.duckdb",
+        rare=slicing.RareCount(9),
+        seq_len=96,
+    )
+    scoring.score(
+        own_model,
+        folder / "slices",
+        scoring.ScoringOptions(device="cpu", model_tokenizer="recallkit-4k"),
+    )
     attribution.gap(REFERENCE, ["control:bigram", own_model], folder / "slices")
     return folder / "slices"
 
@@ -91,7 +110,13 @@ def browser() -> Iterator[object]:
 
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1200,900"):
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--window-size=1200,900",
+    ):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     started = webdriver.Chrome(options=options, service=Service(executable_path=driver))

@@ -11,7 +11,8 @@ VOID = ("meta",)
 
 
 class Page(HTMLParser):
-    """Elements as (name, attributes, text in them, name of the parent); fails where tags do not balance."""
+    """Elements as (name, attributes, text in them, name of the parent); fails where tags do not
+    balance."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -28,7 +29,9 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         assert len({name for name, _ in attrs}) == len(attrs), f"{tag} repeats an attribute"
-        self.elements.append((tag, dict(attrs), [], self.elements[self._open[-1]][0] if self._open else ""))
+        self.elements.append(
+            (tag, dict(attrs), [], self.elements[self._open[-1]][0] if self._open else "")
+        )
         if tag not in VOID:
             self._open.append(len(self.elements) - 1)
 
@@ -47,7 +50,11 @@ class Page(HTMLParser):
 
     def with_id(self, name: str) -> str:
         """The text of the element of this id."""
-        [found] = ["".join(text) for _, attributes, text, _ in self.elements if attributes.get("id") == name]
+        [found] = [
+            "".join(text)
+            for _, attributes, text, _ in self.elements
+            if attributes.get("id") == name
+        ]
         return found
 
     def tables(self) -> dict[str, list[list[str]]]:

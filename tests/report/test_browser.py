@@ -1,4 +1,5 @@
-"""The page in a real browser, headless Chromium: it opens from disk, asks the network for nothing, and does what it says."""
+"""The page in a real browser, headless Chromium: it opens from disk, asks the network for nothing,
+and does what it says."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ class OpenPage:
         self.emulate()
         self.requests()
         browser.get(path.as_uri())
-        self.wait("[...document.querySelectorAll('.chart')].every(chart => chart.querySelector('svg'))")
+        self.wait(
+            "[...document.querySelectorAll('.chart')].every(chart => chart.querySelector('svg'))"
+        )
 
     def js(self, program: str, *arguments):
         return self.browser.execute_script(f"return ({program})", *arguments)
@@ -74,14 +77,20 @@ class OpenPage:
 
     def choose(self, selector: str, value: object) -> None:
         self.js(
-            "(e => { e.value = arguments[1]; e.dispatchEvent(new Event('change')); })(document.querySelector(arguments[0]))",
+            (
+                "(e => { e.value = arguments[1]; e.dispatchEvent(new Event('change')); "
+                "})(document.querySelector(arguments[0]))"
+            ),
             selector,
             value,
         )
 
     def boxes(self, selector: str) -> list[list[float]]:
         """[left, right, top, bottom] of each element that there is, in the window."""
-        box = "(e => { const b = e.getBoundingClientRect(); return [b.left, b.right, b.top, b.bottom]; })"
+        box = (
+            "(e => { const b = e.getBoundingClientRect(); return [b.left, b.right, b.top, "
+            "b.bottom]; })"
+        )
         return self.js(f"[...document.querySelectorAll(arguments[0])].map({box})", selector)
 
     def search(self, selector: str, words: str) -> None:
@@ -89,11 +98,21 @@ class OpenPage:
         self.js(f"{act}(document.querySelector(arguments[0]))", selector, words)
 
     def marked(self, name: str) -> list[int]:
-        return sorted(int(at) for at in self.js("[...document.querySelectorAll(arguments[0])].map(e => e.dataset.at)", f".text .{name}"))
+        return sorted(
+            int(at)
+            for at in self.js(
+                "[...document.querySelectorAll(arguments[0])].map(e => e.dataset.at)",
+                f".text .{name}",
+            )
+        )
 
-    def emulate(self, scheme: str = "light", media: str = "", width: int = 1200, height: int = 900) -> None:
+    def emulate(
+        self, scheme: str = "light", media: str = "", width: int = 1200, height: int = 900
+    ) -> None:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
+        self.browser.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"media": media, "features": features}
+        )
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
@@ -104,12 +123,22 @@ class OpenPage:
         self.js("document.querySelector(arguments[0]).click()", selector)
 
     def complaints(self) -> list[dict]:
-        return [entry for entry in self.browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+        return [
+            entry
+            for entry in self.browser.get_log("browser")
+            if entry["level"] in ("SEVERE", "WARNING")
+        ]
 
     def requests(self) -> list[str]:
         """What was asked for since the last call."""
-        messages = [json.loads(entry["message"])["message"] for entry in self.browser.get_log("performance")]
-        return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+        messages = [
+            json.loads(entry["message"])["message"] for entry in self.browser.get_log("performance")
+        ]
+        return [
+            m["params"]["request"]["url"]
+            for m in messages
+            if m["method"] == "Network.requestWillBeSent"
+        ]
 
     def excerpt(self, data: dict) -> dict:
         return data["excerpts"][int(self.js("document.getElementById('excerpt').value"))]
@@ -121,7 +150,11 @@ def shown(browser, page) -> OpenPage:
 
 
 def hits_of(excerpt: dict, data: dict) -> list[int]:
-    return [i for i, (d, c) in enumerate(zip(excerpt["distance"], excerpt["count"], strict=True)) if d and c <= data["most"]]
+    return [
+        i
+        for i, (d, c) in enumerate(zip(excerpt["distance"], excerpt["count"], strict=True))
+        if d and c <= data["most"]
+    ]
 
 
 def test_it_opens_from_disk_asks_for_nothing_else_and_shows_the_costliest_excerpt(shown, data):
@@ -130,15 +163,28 @@ def test_it_opens_from_disk_asks_for_nothing_else_and_shows_the_costliest_excerp
     excerpt = shown.excerpt(data)
     gaps = [other["gap"] for other in data["excerpts"]]
     model = int(shown.js("document.getElementById('model').value"))
-    assert sum(gap[model - 1] for gap in gaps) == max(map(sum, zip(*gaps, strict=True))), "the model that pays most is shown first"
-    assert excerpt["gap"][model - 1] == max(gap[model - 1] for gap in gaps), "its costliest excerpt is shown first"
+    assert sum(gap[model - 1] for gap in gaps) == max(map(sum, zip(*gaps, strict=True))), (
+        "the model that pays most is shown first"
+    )
+    assert excerpt["gap"][model - 1] == max(gap[model - 1] for gap in gaps), (
+        "its costliest excerpt is shown first"
+    )
     listed = [int(option.get_attribute("value")) for option in shown.all("#excerpt option")]
-    assert [gaps[index][model - 1] for index in listed] == sorted((gap[model - 1] for gap in gaps), reverse=True)
-    assert shown.text(".summary").startswith(f"On the {excerpt['hits']} AR hits among these {len(excerpt['tokens'])} tokens")
-    assert f"{abs(excerpt['gap'][model - 1]) / 100:.1f} nats more than {data['models'][0]}" in shown.text(".summary")
+    assert [gaps[index][model - 1] for index in listed] == sorted(
+        (gap[model - 1] for gap in gaps), reverse=True
+    )
+    assert shown.text(".summary").startswith(
+        f"On the {excerpt['hits']} AR hits among these {len(excerpt['tokens'])} tokens"
+    )
+    assert (
+        f"{abs(excerpt['gap'][model - 1]) / 100:.1f} nats more than {data['models'][0]}"
+        in shown.text(".summary")
+    )
     ids = [excerpt["before"], *excerpt["tokens"]]
     text = shown.js("[...document.querySelectorAll('.text .t')].map(e => e.textContent).join('')")
-    assert text.replace("↵\n", "\n") == "".join("end" if i == data["end"] else data["pieces"][str(i)] for i in ids)
+    assert text.replace("↵\n", "\n") == "".join(
+        "end" if i == data["end"] else data["pieces"][str(i)] for i in ids
+    )
     assert len(shown.all(".text .border")) == len(excerpt["spans"])
     assert len(shown.all(".text .end")) == ids.count(data["end"])
 
@@ -154,7 +200,10 @@ def test_a_token_shows_its_figures_and_marks_its_earlier_occurrence(shown, data)
     assert shown.marked("now") == [at]
     assert shown.marked("with") == [at - 1]
     assert shown.marked("earlier") == sorted([at - back - 1, at - back])
-    rows = [[cell.text for cell in row.find_elements("css selector", "th, td")] for row in shown.all("#tip tbody tr")]
+    rows = [
+        [cell.text for cell in row.find_elements("css selector", "th, td")]
+        for row in shown.all("#tip tbody tr")
+    ]
     assert [row[0] for row in rows][:2] == [data["models"][0], data["models"][model]]
     for name, nll, rank, choice in rows:
         place = data["models"].index(name)
@@ -179,12 +228,19 @@ def test_a_token_shows_its_figures_and_marks_its_earlier_occurrence(shown, data)
 
 def test_colours_show_who_is_right_or_how_far_nlls_are_apart(shown, data):
     excerpt = shown.excerpt(data)
-    verdicts = {(True, True): "both", (True, False): "reference", (False, True): "model", (False, False): "neither"}
+    verdicts = {
+        (True, True): "both",
+        (True, False): "reference",
+        (False, True): "model",
+        (False, False): "neither",
+    }
     for model in range(1, len(data["models"])):
         shown.choose("#model", model)
         assert shown.excerpt(data) is excerpt, "another model, the same text"
         pairs = zip(excerpt["predicted"][0], excerpt["predicted"][model], strict=True)
-        assert [name.split()[1] for name in shown.classes()] == [verdicts[a == 0, b == 0] for a, b in pairs]
+        assert [name.split()[1] for name in shown.classes()] == [
+            verdicts[a == 0, b == 0] for a, b in pairs
+        ]
     shown.click("input[name=filter-mode][value=shade]")
     steps, expected = [(4, 4), (2, 3), (1, 2), (0.25, 1)], []
     for reference, other in zip(excerpt["nll"][0], excerpt["nll"][model], strict=True):
@@ -192,11 +248,18 @@ def test_colours_show_who_is_right_or_how_far_nlls_are_apart(shown, data):
         expected.append(f"shade{size if other > reference else -size}")
     assert [name.split()[1] for name in shown.classes()] == expected
     assert len(set(expected)) >= 4
-    counts = {label.find_element("css selector", "input").get_attribute("value"): label.text for label in shown.all(".chip:has(.amount)")}
+    counts = {
+        label.find_element("css selector", "input").get_attribute("value"): label.text
+        for label in shown.all(".chip:has(.amount)")
+    }
     for shade in set(expected):
-        assert counts[shade].split()[-1] == str(expected.count(shade)), "the legend counts the tokens"
+        assert counts[shade].split()[-1] == str(expected.count(shade)), (
+            "the legend counts the tokens"
+        )
     shown.click(f"input[name=filter-shade][value='{expected[0]}']")
-    assert ["dim" in name.split() for name in shown.classes()] == [name != expected[0] for name in expected]
+    assert ["dim" in name.split() for name in shown.classes()] == [
+        name != expected[0] for name in expected
+    ]
     shown.click("input[name=filter-mode][value=verdict]")
     assert shown.all(".t.dim") == [], "a filter of colours that are not shown does nothing"
 
@@ -224,7 +287,9 @@ def test_the_keyboard_goes_everywhere(shown, data):
         assert len(shown.all(f"{TOKENS}[tabindex='0']")) == 1, "one stop for the tab key"
     shown.press(Keys.HOME, Keys.ARROW_DOWN)
     below = shown.at()
-    tops = shown.js("[...document.querySelectorAll(arguments[0])].map(e => e.getClientRects()[0].top)", TOKENS)
+    tops = shown.js(
+        "[...document.querySelectorAll(arguments[0])].map(e => e.getClientRects()[0].top)", TOKENS
+    )
     assert tops[below] > tops[0]
     assert not any(tops[0] + 5 < top < tops[below] - 5 for top in tops), "a line was left out"
     shown.press(Keys.ARROW_UP)
@@ -237,7 +302,10 @@ def rows_of(shown: OpenPage, name: str) -> list[dict]:
     """The rows of a figure's specification, with whole tips."""
     rows = json.loads(shown.text(f"#specification-{name}"))["data"]["values"]
     for row in rows:
-        begin, end = row.get("tip", f"{row.get('model')}, "), f"{row['at']}: {row['shown']}" if "at" in row else ""
+        begin, end = (
+            row.get("tip", f"{row.get('model')}, "),
+            f"{row['at']}: {row['shown']}" if "at" in row else "",
+        )
         row["tip"] = begin + end
     return rows
 
@@ -254,9 +322,14 @@ def test_marks_have_tips(browser, evaluated):
     from selenium.webdriver.common.keys import Keys
 
     shown = OpenPage(browser, evaluated)
-    stops = shown.js("[...document.querySelectorAll('figure svg')].map(s => s.querySelectorAll('.role-mark [tabindex=\"0\"]').length)")
+    stops = shown.js(
+        "[...document.querySelectorAll('figure svg')].map(s => s.querySelectorAll('.role-mark "
+        '[tabindex="0"]\').length)'
+    )
     assert set(stops) == {1}
-    shown.js("document.querySelector('#figure-recall_accuracy .role-mark [tabindex=\"0\"]').focus()")
+    shown.js(
+        "document.querySelector('#figure-recall_accuracy .role-mark [tabindex=\"0\"]').focus()"
+    )
     labels = []
     for key in (None, Keys.ARROW_RIGHT):
         shown.press(*filter(None, [key]))
@@ -274,21 +347,29 @@ def test_a_crosshair_shows_every_models_value_at_its_place(shown):
     rows = rows_of(shown, "by_distance")
     middle = sorted({row["x"] for row in rows})[2]
     here = [row for row in rows if row["x"] == middle]
-    assert [row["model"] for row in here] == shown.js("[...document.querySelectorAll(arguments[0])].map(e => e.textContent)", LEGEND)
+    assert [row["model"] for row in here] == shown.js(
+        "[...document.querySelectorAll(arguments[0])].map(e => e.textContent)", LEGEND
+    )
     shown.js("document.querySelector('#figure-by_distance').scrollIntoView({block: 'center'})")
     # In the plot far above every line, nearest to the middle place.
     x, top = shown.js(
-        "[(b => b.left + b.width / 2)(document.querySelector(arguments[0]).getBoundingClientRect()), "
+        "[(b => b.left + b.width / "
+        "2)(document.querySelector(arguments[0]).getBoundingClientRect()), "
         "document.querySelector('#figure-by_distance .background').getBoundingClientRect().top]",
         point(here[0]),
     )
     pointer = ActionChains(shown.browser)
     pointer.w3c_actions.pointer_action.move_to_location(int(x) + 4, int(top) + 2)
     pointer.perform()
-    tip = "[...document.querySelectorAll('.tip.small tr')].map(row => [...row.children].map(cell => cell.textContent))"
+    tip = (
+        "[...document.querySelectorAll('.tip.small tr')].map(row => [...row.children].map(cell "
+        "=> cell.textContent))"
+    )
     assert shown.text(".tip.small .head") == here[0]["at"]
     assert shown.js(tip) == [[row["model"], row["shown"]] for row in here]
-    assert shown.js("document.querySelector('.crosshair').getBoundingClientRect().left") == pytest.approx(x, abs=1)
+    assert shown.js(
+        "document.querySelector('.crosshair').getBoundingClientRect().left"
+    ) == pytest.approx(x, abs=1)
     shown.js("document.querySelector(arguments[0]).focus()", point(here[0]))
     shown.press(Keys.ARROW_RIGHT)
     after = [row for row in rows if row["x"] == min(row["x"] for row in rows if row["x"] > middle)]
@@ -301,7 +382,10 @@ def test_a_click_in_the_legend_isolates_a_model_and_another_undoes_it(shown):
     from selenium.webdriver.common.keys import Keys
 
     models = [row["model"] for row in rows_of(shown, "by_distance")]
-    paints = "[...document.querySelectorAll(arguments[0])].map(e => [e.getAttribute('stroke'), Number(e.getAttribute('opacity'))])"
+    paints = (
+        "[...document.querySelectorAll(arguments[0])].map(e => [e.getAttribute('stroke'), "
+        "Number(e.getAttribute('opacity'))])"
+    )
     before = dict(zip(models, shown.js(paints, POINTS), strict=True))
     _, first, second = dict.fromkeys(models)
     assert [paint for paint, _ in before.values()] == ["var(--ink)", "var(--m0)", "var(--m1)"]
@@ -312,13 +396,18 @@ def test_a_click_in_the_legend_isolates_a_model_and_another_undoes_it(shown):
 
     def check_all(chosen: str) -> None:
         assert shown.js(f"new Set({entries}.map(e => e.closest('figure'))).size") > 2
-        shown.wait(f"{entries}.every(e => (e.getAttribute('aria-pressed') === 'true') === (e.textContent === '{chosen}'))")
+        shown.wait(
+            f"{entries}.every(e => (e.getAttribute('aria-pressed') === 'true') === "
+            f"(e.textContent === '{chosen}'))"
+        )
 
     def check(chosen: str, *, faint: set[str]) -> None:
         now = dict(zip(models, shown.js(paints, POINTS), strict=True))
         assert {model for model in now if now[model] == ["var(--rest)", 0.4]} == faint
         assert {model for model in now if now[model] == before[model]} == set(models) - faint
-        assert [e.get_attribute("aria-pressed") for e in shown.all(LEGEND)] == [str(name == chosen).lower() for name in before]
+        assert [e.get_attribute("aria-pressed") for e in shown.all(LEGEND)] == [
+            str(name == chosen).lower() for name in before
+        ]
         check_all(chosen)
 
     shown.js("document.querySelector('#figure-by_distance').scrollIntoView({block: 'center'})")
@@ -329,7 +418,9 @@ def test_a_click_in_the_legend_isolates_a_model_and_another_undoes_it(shown):
     shown.js("document.querySelectorAll(arguments[0])[1].focus()", LEGEND)
     shown.press(Keys.ARROW_RIGHT, Keys.ENTER)
     check(second, faint={first})
-    shown.js("document.querySelectorAll('.chart svg').forEach(svg => { svg.dataset.drawn = 'before'; })")
+    shown.js(
+        "document.querySelectorAll('.chart svg').forEach(svg => { svg.dataset.drawn = 'before'; })"
+    )
     shown.emulate(width=600)  # charts of several panels are drawn anew
     shown.wait("document.querySelectorAll('.chart svg:not([data-drawn])').length > 0")
     check_all(second)
@@ -340,10 +431,16 @@ def test_charts_fill_their_place_in_the_colours_of_the_scheme(shown):
     inks = []
     for scheme, width in (("light", 1280), ("dark", 390), ("dark", 1280)):
         shown.emulate(scheme, width=width)
-        filled = "[...document.querySelectorAll('.chart')].every(c => Math.abs(c.clientWidth - c.querySelector('svg').clientWidth) <= 12)"
+        filled = (
+            "[...document.querySelectorAll('.chart')].every(c => Math.abs(c.clientWidth - "
+            "c.querySelector('svg').clientWidth) <= 12)"
+        )
         shown.wait(filled)
         assert shown.js("document.documentElement.scrollWidth") <= width
-        sizes = shown.js("[...document.querySelectorAll('.chart text')].map(t => t.getBoundingClientRect().height)")
+        sizes = shown.js(
+            "[...document.querySelectorAll('.chart text')].map(t => "
+            "t.getBoundingClientRect().height)"
+        )
         assert min(sizes) >= 11, "text is not shrunk with its chart"
         inks.append(shown.js(label, LEGEND))
     assert inks[0] != inks[1] == inks[2] == shown.js("getComputedStyle(document.body).color")
@@ -368,15 +465,23 @@ def test_the_first_screen_has_every_model_with_its_line_in_place(browser, many):
     end = float(shown.text(".scale span:last-child").removesuffix(" %")) / 100
     axes, *dots = (shown.boxes(f".models .{part}") for part in ("axis", "at-first", "on-hits"))
     for model, (left, right, *_), *pair in zip([None, *many.models], axes, *dots, strict=True):
-        hits, side = (many.totals[many.models[0], "ar_hit"], "reference") if model is None else (many.totals[model, "ar_hit"], "model")
+        hits, side = (
+            (many.totals[many.models[0], "ar_hit"], "reference")
+            if model is None
+            else (many.totals[model, "ar_hit"], "model")
+        )
         at = [left + (right - left) * hits[f"{name}_{side}"] / end for name in ("first_p", "p")]
         assert [sum(dot[:2]) / 2 for dot in pair] == pytest.approx(at, abs=1.5), model
     ticks = [sum(box[:2]) / 2 for box in shown.boxes(".scale span")]
-    assert ticks == pytest.approx([left, (left + right) / 2, right], abs=1.5), "the axis is where its ends are written"
+    assert ticks == pytest.approx([left, (left + right) / 2, right], abs=1.5), (
+        "the axis is where its ends are written"
+    )
 
 
 def test_no_name_is_too_long_for_any_window(browser, words, tmp_path):
-    recallkit.gap(REFERENCE, [f"{'m' * 32}=control:bigram", "control:unigram"], slices=words, out=tmp_path)
+    recallkit.gap(
+        REFERENCE, [f"{'m' * 32}=control:bigram", "control:unigram"], slices=words, out=tmp_path
+    )
     shown = OpenPage(browser, write_report(tmp_path, options=ReportOptions(slices=words)).page)
     for width in (1280, 1100, 865, 768, 641, 390):
         shown.emulate(width=width)
@@ -384,7 +489,10 @@ def test_no_name_is_too_long_for_any_window(browser, words, tmp_path):
 
 
 def column(shown: OpenPage, table: str, at: int) -> list[str]:
-    return shown.js(f"[...document.querySelectorAll('{table} tbody tr')].map(row => row.cells[{at}].textContent)")
+    return shown.js(
+        f"[...document.querySelectorAll('{table} tbody tr')].map(row => "
+        f"row.cells[{at}].textContent)"
+    )
 
 
 def test_tables_are_sorted_as_numbers_and_filtered_by_a_word(browser, many):
@@ -393,7 +501,9 @@ def test_tables_are_sorted_as_numbers_and_filtered_by_a_word(browser, many):
     shown = OpenPage(browser, many.folder / "report.html")
     table = "#losses-1 .documents"
     shown.choose("#losses-model", 1)
-    heads = shown.js(f"[...document.querySelectorAll('{table} th[scope=col]')].map(head => head.textContent)")
+    heads = shown.js(
+        f"[...document.querySelectorAll('{table} th[scope=col]')].map(head => head.textContent)"
+    )
     at = heads.index("nats on AR hits")
     before = column(shown, table, at)
     for order, is_down in (("descending", True), ("ascending", False)):
@@ -407,10 +517,16 @@ def test_tables_are_sorted_as_numbers_and_filtered_by_a_word(browser, many):
         assert sorted(cells) == sorted(before)
     values = [float(cell.replace(",", "")) for cell in before[:-1]]
     assert sorted(values) != sorted(values, key=str), "as words they would be in another order"
-    lengths = shown.js("[...document.querySelectorAll('.wide')].map(region => region.querySelectorAll('tbody tr').length)")
+    lengths = shown.js(
+        "[...document.querySelectorAll('.wide')].map(region => region.querySelectorAll('tbody "
+        "tr').length)"
+    )
     assert len(shown.all(".filter")) == sum(length > 12 for length in lengths) > 0
     first = "document.querySelector('.filter + .wide')"
-    rows = f"[...{first}.querySelectorAll('tbody tr')].filter(row => row.offsetHeight).map(row => row.textContent)"
+    rows = (
+        f"[...{first}.querySelectorAll('tbody tr')].filter(row => row.offsetHeight).map(row => "
+        "row.textContent)"
+    )
     every = shown.js(rows)
     shown.one(".filter input").send_keys("M3")
     assert shown.js(rows) == [row for row in every if "m3" in row] != every
@@ -422,17 +538,32 @@ def test_tables_are_sorted_as_numbers_and_filtered_by_a_word(browser, many):
 def test_links_of_a_model_lead_to_its_tokens_and_documents(browser, many):
     shown = OpenPage(browser, many.folder / "report.html")
     data = Page.read(shown.path).token_data()
-    choices = shown.js("['model', 'losses-model'].map(id => [...document.getElementById(id).options].map(option => option.text))")
+    choices = shown.js(
+        "['model', 'losses-model'].map(id => [...document.getElementById(id).options].map(option "
+        "=> option.text))"
+    )
     assert choices == [many.models, many.models], "the names that titles have"
     shown.click(".models a[href='#losses-5']")
-    assert [place.is_displayed() for place in shown.all(".of-model")] == [number == 5 for number in range(1, 10)]
-    [[*_, controls]], [[_, _, top, _]] = shown.boxes("#losses .controls"), shown.boxes("#losses-5 > h3")
-    assert controls <= top < 300, "its part of the page is shown, and not covered by the choice of a model"
-    assert shown.js("[document.getElementById('model').value, document.getElementById('losses-model').value]") == ["5", "5"]
+    assert [place.is_displayed() for place in shown.all(".of-model")] == [
+        number == 5 for number in range(1, 10)
+    ]
+    [[*_, controls]], [[_, _, top, _]] = (
+        shown.boxes("#losses .controls"),
+        shown.boxes("#losses-5 > h3"),
+    )
+    assert controls <= top < 300, (
+        "its part of the page is shown, and not covered by the choice of a model"
+    )
+    assert shown.js(
+        "[document.getElementById('model').value, document.getElementById('losses-model').value]"
+    ) == ["5", "5"]
     place = token_view(many).places[4][3].row
     shown.js("document.querySelectorAll('#losses-5 tbody a')[3].click()")
     excerpt = shown.excerpt(data)
-    assert (excerpt["sequence"], shown.at()) == (place["sequence"], place["position"] - excerpt["first"])
+    assert (excerpt["sequence"], shown.at()) == (
+        place["sequence"],
+        place["position"] - excerpt["first"],
+    )
     assert 0 < shown.js("document.activeElement.getBoundingClientRect().top") < 900
     assert f"{place['nll_5']:.2f}" in shown.text("#tip")
     shown.choose("#losses-model", 2)
@@ -448,7 +579,9 @@ def test_the_contents_stay_in_view_and_mark_the_section_that_is_read(shown):
         shown.emulate(width=width, height=800)
         for section in ("tables", "losses"):
             shown.js("document.getElementById(arguments[0]).scrollIntoView()", section)
-            shown.js("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            shown.js(
+                "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+            )
             assert shown.js("document.querySelector('nav [aria-current]').hash") == f"#{section}"
             [[left, right, top, bottom]] = shown.boxes("nav [aria-current]")
             assert 0 <= top < bottom <= 800, "the contents scrolled away"
@@ -463,7 +596,10 @@ def test_on_a_phone_every_column_can_be_reached(browser, many):
     assert shown.js("document.documentElement.scrollWidth") <= 390
     cells = shown.boxes(".models tbody :is(th, td):not(:empty)")
     assert all(0 <= left < right <= 390 and top < bottom for left, right, top, bottom in cells)
-    assert not shown.js("[...document.querySelectorAll('#tables .wide :is(th, td)')].filter(c => !c.offsetWidth).length")
+    assert not shown.js(
+        "[...document.querySelectorAll('#tables .wide :is(th, td)')].filter(c => "
+        "!c.offsetWidth).length"
+    )
     shown.js("document.querySelector('#tables .wide').scrollTo(1e6, 0)")
     left, right, *_ = shown.boxes("#tables .wide th:last-child")[0]
     assert 0 <= left < right <= 390
@@ -475,9 +611,13 @@ def test_nothing_is_wider_than_the_window(shown):
         shown.emulate(width=width)
         shown.focus(5)
         assert shown.js("document.documentElement.scrollWidth") <= width
-        left, right = shown.js("(b => [b.left, b.right])(document.getElementById('tip').getBoundingClientRect())")
+        left, right = shown.js(
+            "(b => [b.left, b.right])(document.getElementById('tip').getBoundingClientRect())"
+        )
         assert -1 <= left < right <= width + 1
-        assert shown.js("(t => t.scrollWidth - t.clientWidth)(document.getElementById('tip'))") <= 1, "what is cut there cannot be reached"
+        assert (
+            shown.js("(t => t.scrollWidth - t.clientWidth)(document.getElementById('tip'))") <= 1
+        ), "what is cut there cannot be reached"
 
 
 CONTRASTS = """(() => {
@@ -508,8 +648,20 @@ def test_text_has_a_contrast_of_at_least_4_5_on_every_colour(shown, data, scheme
     brightness = sum(map(float, re.findall(r"[\d.]+", colour)[:3])) / 765
     assert brightness > 0.9 if scheme == "light" else brightness < 0.2
     hits = hits_of(shown.excerpt(data), data)
-    for kind in ("neither", "both", "reference", "model", *(f"shade{step}" for step in range(-4, 5))):
-        shown.js("document.querySelectorAll('.text .t[role]').forEach(e => { e.className = `t hit ${arguments[0]}`; })", kind)
+    for kind in (
+        "neither",
+        "both",
+        "reference",
+        "model",
+        *(f"shade{step}" for step in range(-4, 5)),
+    ):
+        shown.js(
+            (
+                "document.querySelectorAll('.text .t[role]').forEach(e => { e.className = `t hit "
+                "${arguments[0]}`; })"
+            ),
+            kind,
+        )
         shown.focus(hits[-1])
         low = {name: ratio for name, ratio in shown.js(CONTRASTS).items() if ratio < 4.5}
         assert not low, kind
@@ -518,8 +670,14 @@ def test_text_has_a_contrast_of_at_least_4_5_on_every_colour(shown, data, scheme
 def test_in_print_and_without_scripts_there_is_nothing_to_press(browser, page):
     shown = OpenPage(browser, page)
     shown.emulate("dark", media="print")
-    assert shown.js("getComputedStyle(document.body).backgroundColor") in ("rgb(255, 255, 255)", "rgba(0, 0, 0, 0)")
-    assert not any(element.is_displayed() for element in shown.all("nav, .controls, select, input, .tip, .keys"))
+    assert shown.js("getComputedStyle(document.body).backgroundColor") in (
+        "rgb(255, 255, 255)",
+        "rgba(0, 0, 0, 0)",
+    )
+    assert not any(
+        element.is_displayed()
+        for element in shown.all("nav, .controls, select, input, .tip, .keys")
+    )
     every = shown.all(".of-model, .wide th, .wide td, .models td")
     assert all(element.is_displayed() for element in every), "nothing is left out"
     assert shown.one(".text").is_displayed()
@@ -547,7 +705,10 @@ def test_hostile_text_is_shown_and_nothing_of_it_runs(browser, hostile):
     for option in [option.get_attribute("value") for option in shown.all("#excerpt option")]:
         shown.choose("#excerpt", option)
         excerpt = shown.excerpt(data)
-        assert (len(shown.all(TOKENS)), len(shown.all(".t.hit"))) == (len(excerpt["tokens"]), excerpt["hits"])
+        assert (len(shown.all(TOKENS)), len(shown.all(".t.hit"))) == (
+            len(excerpt["tokens"]),
+            excerpt["hits"],
+        )
         texts += shown.text(".text")
     assert "</script>" in texts
     assert "<img src=x onerror=alert(2)>" in texts
@@ -555,7 +716,12 @@ def test_hostile_text_is_shown_and_nothing_of_it_runs(browser, hostile):
     assert "U+202E" in texts, "what would turn the text around is written out"
     assert "U+0000" in texts
     assert not re.search("[\u202e\x00\x1b\u200f\u2028]", texts)
-    own = read_comparison(hostile).models.index(next(name for name in data["models"] if name.endswith("own.py:load"))) + 1
+    own = (
+        read_comparison(hostile).models.index(
+            next(name for name in data["models"] if name.endswith("own.py:load"))
+        )
+        + 1
+    )
     shown.choose("#model", own)
     assert "unknown" in {name.split()[1] for name in shown.classes()}
     assert "unknown" in shown.text(".filters")
@@ -566,7 +732,8 @@ PROMPT = ".prompts .prompt"
 
 @pytest.fixture(scope="module")
 def evaluated(home, tmp_path_factory) -> Path:
-    """A page of a recall evaluation whose prompts are hostile, one model with a context that is too short."""
+    """A page of a recall evaluation whose prompts are hostile, one model with a context that is too
+    short."""
     from recallkit.recall.run import RecallOptions, evaluate_recall
 
     folder = tmp_path_factory.mktemp("evaluated")
@@ -575,13 +742,18 @@ def evaluated(home, tmp_path_factory) -> Path:
             "doc_id": f"<i>{i}</i>",
             "key": "<b>Name",
             "value": f"v{i}",
-            "text": f"<b>Name: v{i}\n</script><img src=x onerror=alert({i})>\u202e{'x ' * 90}\n<b>Name:",
+            "text": (
+                f"<b>Name: v{i}\n</script><img src=x onerror=alert({i})>\u202e{'x ' * 90}\n<b>Name:"
+            ),
         }
         for i in range(30)
     ]
     (folder / "fda.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     _, compared = evaluate_recall(
-        ["control:copy", "control:recall"], ["fda"], folder / "evals", RecallOptions(data=folder / "fda.jsonl", context=128)
+        ["control:copy", "control:recall"],
+        ["fda"],
+        folder / "evals",
+        RecallOptions(data=folder / "fda.jsonl", context=128),
     )
     return write_report(compared).page
 
@@ -597,13 +769,17 @@ def test_prompts_and_generations_are_filtered_and_are_text(browser, evaluated):
     assert len(shown.all(PROMPT)) == min(16, len(data["prompts"])) > 8
     first = shown.one(PROMPT)
     assert data["prompts"][0]["value"] in first.text
-    assert [mark.text for mark in first.find_elements("css selector", ".text mark")] == [data["prompts"][0]["value"]]
+    assert [mark.text for mark in first.find_elements("css selector", ".text mark")] == [
+        data["prompts"][0]["value"]
+    ]
     shown.choose("#prompts-model", 1)
     chosen = shown.all("#prompts .chip input")
     assert [entry.get_attribute("value") for entry in chosen] == ["", "right", "wrong", "cut"]
     shown.click("#prompts input[value=cut]")
     cut = [prompt for prompt in data["prompts"] if prompt["answers"][1][0] == "cut"]
-    assert shown.text("#prompts .summary") == f"{len(cut)} prompts here of {data['totals'][0][1][2]}."
+    assert (
+        shown.text("#prompts .summary") == f"{len(cut)} prompts here of {data['totals'][0][1][2]}."
+    )
     assert {row.text for row in shown.all(f"{PROMPT} .chosen .sample")} == {"cut"}
     shown.click("#prompts input[value=right]")
     assert shown.all(PROMPT) == []
@@ -611,8 +787,15 @@ def test_prompts_and_generations_are_filtered_and_are_text(browser, evaluated):
     shown.click("#prompts input[value='']")
     for words, by in ((data["prompts"][3]["value"].upper(), "value"), ("<B>NAME", "key")):
         shown.search("#prompts-search", words)
-        found = [prompt for prompt in data["prompts"] if words.lower() in json.dumps(prompt, ensure_ascii=False).lower()]
-        assert shown.text("#prompts .summary") == f"{len(found)} prompt{'s' * (len(found) != 1)} here of 30."
+        found = [
+            prompt
+            for prompt in data["prompts"]
+            if words.lower() in json.dumps(prompt, ensure_ascii=False).lower()
+        ]
+        assert (
+            shown.text("#prompts .summary")
+            == f"{len(found)} prompt{'s' * (len(found) != 1)} here of 30."
+        )
         assert all(words.lower() in prompt[by].lower() for prompt in found)
     shown.search("#prompts-search", "")
     assert shown.all("img, i") == []

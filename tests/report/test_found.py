@@ -1,4 +1,5 @@
-"""Which results are found in a folder: by file name and manifest, three levels down, never two of a kind."""
+"""Which results are found in a folder: by file name and manifest, three levels down, never two of a
+kind."""
 
 from __future__ import annotations
 
@@ -53,16 +54,25 @@ def test_hidden_unfinished_linked_and_foreign_folders_are_left_out(tmp_path):
 def test_several_of_a_kind_are_named_and_one_may_be_chosen(tmp_path):
     for number in range(7):
         put(tmp_path / "gap" / f"g{number}", "gap")
-    with pytest.raises(UserError, match=r"7 comparisons here \(gap/g0, gap/g1, gap/g2, gap/g3, gap/g4 \.\.\.\); name one of them, or"):
+    with pytest.raises(
+        UserError,
+        match=r"7 comparisons here \(gap/g0, gap/g1, gap/g2, gap/g3, gap/g4 \.\.\.\); name one of them, or",
+    ):
         find_results(tmp_path)
     one = tmp_path / "gap" / "g3"
     assert find_results(one) == {"gap": one}
-    assert find_results(tmp_path, [one]) == {"gap": one}, "what is named with --with is what is meant"
+    assert find_results(tmp_path, [one]) == {"gap": one}, (
+        "what is named with --with is what is meant"
+    )
     with pytest.raises(UserError, match="2 comparisons here"):
         find_results(tmp_path, [one, tmp_path / "gap" / "g4"])
-    assert find_results(one, [one, one / ".." / "g3"]) == {"gap": one}, "the same folder twice is one"
+    assert find_results(one, [one, one / ".." / "g3"]) == {"gap": one}, (
+        "the same folder twice is one"
+    )
     recall = put(tmp_path / "b" / "compared" / "x", "recall")
-    assert find_results(one, [tmp_path / "b"]) == {"gap": one, "recall": recall}, "further folders add to it"
+    assert find_results(one, [tmp_path / "b"]) == {"gap": one, "recall": recall}, (
+        "further folders add to it"
+    )
 
 
 def test_where_nothing_is_found_the_remedy_is_named(tmp_path):

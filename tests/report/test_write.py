@@ -1,4 +1,5 @@
-"""The page as a whole: its figures are the tables', data in it is text, it fetches nothing, and it is written whole or not at all."""
+"""The page as a whole: its figures are the tables', data in it is text, it fetches nothing, and it
+is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ from tests.report.conftest import MODELS, REFERENCE
 from tests.report.reading import Page
 
 EVIL = "<script>alert('1')</script>&\"\x1b[31m <b>"
-CLASSES = "Where the gap lies: tokens by what the context already contains and by the bigram's training count"
+CLASSES = (
+    "Where the gap lies: tokens by what the context already contains and by the bigram's "
+    "training count"
+)
 DATA, SCRIPTS = "application/json", ["text/javascript", "module"]
 
 
@@ -52,7 +56,12 @@ def renamed(tables: GapTables, names: dict[str, str]) -> GapTables:
 
     columns = ("reference", "model", "source")
     frames = tables.frames()
-    return GapTables(**{key: f.with_columns(pl.col(c).replace(names) for c in columns if c in f.columns) for key, f in frames.items()})
+    return GapTables(
+        **{
+            key: f.with_columns(pl.col(c).replace(names) for c in columns if c in f.columns)
+            for key, f in frames.items()
+        }
+    )
 
 
 def put(tables: GapTables, folder: Path, like: Comparison, **facts: object) -> Path:
@@ -65,7 +74,7 @@ def put(tables: GapTables, folder: Path, like: Comparison, **facts: object) -> P
     return folder
 
 
-# ------------------------------------------------------------------------------------------------------- what it says
+# ------------------------------------------------------------------------------------- what it says
 
 
 def percent(share: float) -> str:
@@ -73,48 +82,82 @@ def percent(share: float) -> str:
 
 
 def within(row: dict[str, float], name: str) -> str:
-    return f"{percent(row[name])}({100 * row[f'{name}_ci_low']:z.0f} to {100 * row[f'{name}_ci_high']:z.0f})"
+    return (
+        f"{percent(row[name])}({100 * row[f'{name}_ci_low']:z.0f} to "
+        f"{100 * row[f'{name}_ci_high']:z.0f})"
+    )
 
 
 def test_the_page_begins_with_a_row_per_model(comparison, page):
     totals = comparison.totals
-    assert page.texts("h1") == [f"How much of {REFERENCE}'s recall is retained, and where does the gap lie?"]
+    assert page.texts("h1") == [
+        f"How much of {REFERENCE}'s recall is retained, and where does the gap lie?"
+    ]
     heads, *rows = page.models()
     scale = heads.pop(3).removeprefix("first occurrence → AR hit")
     assert heads == [
         *("model", "perplexity", "gap, nats per token"),
         *("retained", "share of the gap in AR hits", "in all repeated bigrams"),
     ]
-    assert [row[0] for row in rows] == [REFERENCE, *sorted(MODELS, key=lambda model: totals[model, "all"]["ppl_model"])]
+    assert [row[0] for row in rows] == [
+        REFERENCE,
+        *sorted(MODELS, key=lambda model: totals[model, "all"]["ppl_model"]),
+    ]
     [end] = [end for end in (1, 2, 5, 10, 20, 50, 100) if scale == f"0{end / 2:g}{end} %"]
-    lines = [attributes for name, attributes, _, _ in page.elements if attributes.get("class") == "gain"]
+    lines = [
+        attributes for name, attributes, _, _ in page.elements if attributes.get("class") == "gain"
+    ]
     for place, (name, ppl, gap, line, *of_gap) in enumerate(rows):
         side, model = ("model", name) if place else ("reference", MODELS[0])
         every, hits, repeated = (totals[model, slice_] for slice_ in ("all", "ar_hit", "repeated"))
         assert ppl == f"{every[f'ppl_{side}']:,.2f}"
-        assert line == f"{percent(hits[f'first_p_{side}']).removesuffix(' %')} → {percent(hits[f'p_{side}'])}"
+        assert line == (
+            f"{percent(hits[f'first_p_{side}']).removesuffix(' %')} → {percent(hits[f'p_{side}'])}"
+        )
         drawn = [float(lines[place][at].rstrip("%")) * end / 100 for at in ("x1", "x2")]
-        assert drawn == pytest.approx([100 * hits[f"first_p_{side}"], 100 * hits[f"p_{side}"]], abs=0.01)
+        assert drawn == pytest.approx(
+            [100 * hits[f"first_p_{side}"], 100 * hits[f"p_{side}"]], abs=0.01
+        )
         if not place:
             assert (gap, of_gap) == ("reference", ["", "", ""])
         else:
             assert gap == f"{every['delta_nll']:z.3f}"
-            assert of_gap == [within(hits, "retained"), within(hits, "gap_share"), percent(repeated["gap_share"])]
-    links = [attributes["href"] for name, attributes, _, parent in page.elements if (name, parent) == ("a", "th")]
+            assert of_gap == [
+                within(hits, "retained"),
+                within(hits, "gap_share"),
+                percent(repeated["gap_share"]),
+            ]
+    links = [
+        attributes["href"]
+        for name, attributes, _, parent in page.elements
+        if (name, parent) == ("a", "th")
+    ]
     assert links[:2] == ["#losses-1", "#losses-2"]
     assert page.texts("p")[0] == ComparisonView(comparison).answer()
 
 
 def test_the_legend_says_what_the_columns_are(comparison, page):
     legend = dict(zip(page.texts("dt")[:5], page.texts("dd")[:5], strict=True))
-    every, hits, repeated = (comparison.totals[MODELS[0], slice_] for slice_ in ("all", "ar_hit", "repeated"))
-    assert f"at most 9 times in training; {100 * hits['share_of_tokens']:.2f} % of {every['tokens']:,} tokens" in legend["AR hit"]
-    assert f"repeated bigrams, {100 * repeated['share_of_tokens']:.0f} % of the tokens" in legend["Share of the gap"]
+    every, hits, repeated = (
+        comparison.totals[MODELS[0], slice_] for slice_ in ("all", "ar_hit", "repeated")
+    )
+    assert (
+        f"at most 9 times in training; {100 * hits['share_of_tokens']:.2f} % of "
+        f"{every['tokens']:,} tokens"
+    ) in legend["AR hit"]
+    assert (
+        f"repeated bigrams, {100 * repeated['share_of_tokens']:.0f} % of the tokens"
+        in legend["Share of the gap"]
+    )
     assert f"a bootstrap over {every['clusters']} documents" in legend["In brackets"]
-    assert not any("no meaningful share" in text or "is unknown" in text for text in page.texts("p")), "all figures are there"
+    assert not any(
+        "no meaningful share" in text or "is unknown" in text for text in page.texts("p")
+    ), "all figures are there"
 
 
-def test_every_table_has_the_models_in_the_order_of_the_first_rows(words, comparison, page, tmp_path):
+def test_every_table_has_the_models_in_the_order_of_the_first_rows(
+    words, comparison, page, tmp_path
+):
     recallkit.gap(REFERENCE, comparison.models[::-1], slices=words, out=tmp_path)
     other = Page.read(write_report(tmp_path, options=ReportOptions(slices=words)).page)
     order = [row[0] for row in page.models()[1:]]
@@ -122,31 +165,44 @@ def test_every_table_has_the_models_in_the_order_of_the_first_rows(words, compar
     for title, (_, *rows) in [*page.tables().items(), *other.tables().items()]:
         shown = [row[0] for row in rows if row[0] in order]
         assert shown == [model for model in order if model in shown], title
-    assert [row[0] for row in page.tables()["AR hits by source: retained recall / share of the gap, %"][2:]] == comparison.models
+    assert [
+        row[0]
+        for row in page.tables()["AR hits by source: retained recall / share of the gap, %"][2:]
+    ] == comparison.models
 
 
 def test_causal_recall_is_beside_the_recall_gain(words, tmp_path):
     """Of an intervention in the same models and labels; not of another reference."""
     title = "Recall gain beside causal recall"
     recallkit.intervene([REFERENCE, *MODELS], slices=words, samples=40, out=tmp_path / "same")
-    page = Page.read(write_report(words, tmp_path / "page.html", ReportOptions(more=tmp_path / "same")).page)
+    page = Page.read(
+        write_report(words, tmp_path / "page.html", ReportOptions(more=tmp_path / "same")).page
+    )
     assert [row[0] for row in page.tables()[title][1:]] == [row[0] for row in page.models()[1:]]
     recallkit.intervene(MODELS, slices=words, samples=40, out=tmp_path / "other")
-    page = Page.read(write_report(words, tmp_path / "page.html", ReportOptions(more=tmp_path / "other")).page)
+    page = Page.read(
+        write_report(words, tmp_path / "page.html", ReportOptions(more=tmp_path / "other")).page
+    )
     assert title not in page.tables()
 
 
 def test_documents_add_up_to_the_gap(comparison, page):
     for model in comparison.models:
         whole = comparison.totals[model, "all"]
-        [title] = [title for title in page.tables() if title.startswith("The documents") and title.endswith(f" of {model}")]
+        [title] = [
+            title
+            for title in page.tables()
+            if title.startswith("The documents") and title.endswith(f" of {model}")
+        ]
         _, *rows = page.tables()[title]
         figures = [[float(cell.split()[0].replace(",", "")) for cell in row[-5:]] for row in rows]
         gap = whole["delta_nll"] * whole["tokens"]
         tokens, hits, on_hits, on_all, share = map(sum, zip(*figures, strict=True))
         assert (tokens, hits) == (whole["tokens"], comparison.totals[model, "ar_hit"]["tokens"])
         assert on_all == pytest.approx(gap, abs=0.05 * len(rows))
-        assert on_hits == pytest.approx(comparison.totals[model, "ar_hit"]["delta_nll"] * hits, abs=0.05 * len(rows))
+        assert on_hits == pytest.approx(
+            comparison.totals[model, "ar_hit"]["delta_nll"] * hits, abs=0.05 * len(rows)
+        )
         assert share == pytest.approx(100, abs=0.05 * len(rows))
         assert ("lead" if gap < 0 else "gap") in title
         sizes = [abs(row[3]) for row in figures[:-1]]
@@ -166,7 +222,8 @@ def test_a_model_like_the_reference_retains_all_of_its_recall(words, tmp_path):
 
 
 def of_corpus(folder: Path, like: Comparison, tokens: list[tuple], at_hit: float) -> Page:
-    """The page of two models of these tokens, of which one is ahead; the reference's NLL of AR hits is `at_hit`."""
+    """The page of two models of these tokens, of which one is ahead; the reference's NLL of AR hits
+    is `at_hit`."""
     corpus = Corpus(folder, tokens, max_count=9)
     hits = [row["ar_hit"] for row in corpus.rows]
     paths = [
@@ -181,17 +238,36 @@ def of_corpus(folder: Path, like: Comparison, tokens: list[tuple], at_hit: float
     ("sequences", "hit", "at_hit", "why"),
     [
         (range(2), lambda sequence: False, 1.0, NO_HITS),
-        (range(9), lambda sequence: sequence == 0, 1.0, "AR hits come from effectively 1.0 documents; 5 are needed"),
-        (range(9), lambda sequence: True, 2.0, "the recall gain of reference is not shown to exceed 0.1 points"),
+        (
+            range(9),
+            lambda sequence: sequence == 0,
+            1.0,
+            "AR hits come from effectively 1.0 documents; 5 are needed",
+        ),
+        (
+            range(9),
+            lambda sequence: True,
+            2.0,
+            "the recall gain of reference is not shown to exceed 0.1 points",
+        ),
         (range(9), lambda sequence: True, 1.0, None),
     ],
 )
 def test_where_it_is_not_known_what_is_retained_the_page_says_why(
-    comparison, tmp_path, sequences: range, hit: Callable[[int], bool], at_hit: float, why: str | None
+    comparison,
+    tmp_path,
+    sequences: range,
+    hit: Callable[[int], bool],
+    at_hit: float,
+    why: str | None,
 ):
-    tokens = [(s, p, "web", 1 if p == 2 else None, 1 if hit(s) else 20) for s in sequences for p in (1, 2)]
+    tokens = [
+        (s, p, "web", 1 if p == 2 else None, 1 if hit(s) else 20) for s in sequences for p in (1, 2)
+    ]
     page = of_corpus(tmp_path, comparison, tokens, at_hit)
-    assert [text for text in page.texts("p") if "is unknown" in text] == ([f"What is retained is unknown: {why}."] if why else [])
+    assert [text for text in page.texts("p") if "is unknown" in text] == (
+        [f"What is retained is unknown: {why}."] if why else []
+    )
     line, retained = page.models()[2][3:5]
     assert (retained == "–") == bool(why)
     assert (line == "–") == (why == NO_HITS)
@@ -201,7 +277,10 @@ def test_where_it_is_not_known_what_is_retained_the_page_says_why(
 def test_the_method_has_the_facts_of_the_manifest(comparison, page):
     facts = comparison.manifest["slices"]
     facts_shown = dict(zip(page.texts("dt"), page.texts("dd"), strict=True))
-    assert f"{facts['num_rows']:,} predicted tokens in {facts['num_sequences']:,} sequences of up to 64" in facts_shown["Text"]
+    assert (
+        f"{facts['num_rows']:,} predicted tokens in {facts['num_sequences']:,} sequences of up "
+        "to 64"
+    ) in facts_shown["Text"]
     assert facts_shown["Sources (tokens)"].startswith("books ")
     assert "largest training count 9 (" in facts_shown["AR hits"]
     assert facts["counts"]["id"] in facts_shown["Training counts"]
@@ -210,48 +289,92 @@ def test_the_method_has_the_facts_of_the_manifest(comparison, page):
 
 
 def test_every_picture_and_the_text_are_on_the_page(comparison, page, written):
-    drawn = [figure for figure in draw(comparison) if figure.name != "recall"]  # the first screen has it
+    drawn = [
+        figure for figure in draw(comparison) if figure.name != "recall"
+    ]  # the first screen has it
     assert len(drawn) >= 4
     ordered = sorted(drawn, key=lambda figure: figure.name != "by_count")
-    assert page.texts("figcaption") == [figure.caption for figure in ordered], "Zoology's figure 1 comes first"
-    assert [text for text in page.texts("h3") if text in {figure.title for figure in drawn}] == [figure.title for figure in ordered]
+    assert page.texts("figcaption") == [figure.caption for figure in ordered], (
+        "Zoology's figure 1 comes first"
+    )
+    assert [text for text in page.texts("h3") if text in {figure.title for figure in drawn}] == [
+        figure.title for figure in ordered
+    ]
     styles = styles_of(drawn)
     for figure in drawn:
-        assert json.loads(page.with_id(f"specification-{figure.name}")) == specification(figure, styles, on_page=True)
+        assert json.loads(page.with_id(f"specification-{figure.name}")) == specification(
+            figure, styles, on_page=True
+        )
     data = page.token_data()
     assert data["models"] == [REFERENCE, *comparison.models]
     assert len(data["excerpts"]) == written.excerpts > 5
     of = comparison.manifest["slices"]["num_sequences"]
-    assert any(text.startswith(f"This page has {written.excerpts} of {of} sequences:") for text in page.texts("p"))
+    assert any(
+        text.startswith(f"This page has {written.excerpts} of {of} sequences:")
+        for text in page.texts("p")
+    )
 
 
 def test_where_the_text_has_no_ar_hits_the_page_does_not_say_how_to_show_it(small_slices, tmp_path):
     (tmp_path / "text.txt").write_text("memory window layer head scan gate")
     slices = tmp_path / "slices"
-    recallkit.slice(tmp_path / "text.txt", out=slices, counts=small_slices.parent / "counts.duckdb", max_count=20, seq_len=64)
+    recallkit.slice(
+        tmp_path / "text.txt",
+        out=slices,
+        counts=small_slices.parent / "counts.duckdb",
+        max_count=20,
+        seq_len=64,
+    )
     recallkit.gap(REFERENCE, MODELS, slices=slices)
-    told = [text for text in Page.read(write_report(slices).page).texts("p") if "The text is not shown here" in text]
-    assert told == ["The text is not shown here: no excerpt contains AR hits, or none fits on a page."]
-    with pytest.raises(UserError, match=r"no excerpt contains AR hits.*; leave out --slices, --sequence, --document"):
+    told = [
+        text
+        for text in Page.read(write_report(slices).page).texts("p")
+        if "The text is not shown here" in text
+    ]
+    assert told == [
+        "The text is not shown here: no excerpt contains AR hits, or none fits on a page."
+    ]
+    with pytest.raises(
+        UserError,
+        match=r"no excerpt contains AR hits.*; leave out --slices, --sequence, --document",
+    ):
         write_report(slices, options=ReportOptions(slices=slices))
 
 
 def test_what_a_column_says_in_every_row_is_said_once():
-    rows = [["a", "12", "x", "", "2 %"], ["b", "12", "y", "–", "2 %"], ["c", "12", "x", "–", ""], ["d", "12", "x", "–", "2 %"]]
-    page = Page(markup.part("titled_table", Table("T", ["model", "to\nkens", "kind", "note", "share"], rows, "Before.")))
+    rows = [
+        ["a", "12", "x", "", "2 %"],
+        ["b", "12", "y", "–", "2 %"],
+        ["c", "12", "x", "–", ""],
+        ["d", "12", "x", "–", "2 %"],
+    ]
+    page = Page(
+        markup.part(
+            "titled_table",
+            Table("T", ["model", "to\nkens", "kind", "note", "share"], rows, "Before."),
+        )
+    )
     assert page.tables()["T"] == [["model", "kind"], ["a", "x"], ["b", "y"], ["c", "x"], ["d", "x"]]
     assert page.texts("p") == ["Before. To kens: 12 in every row. Share: 2 % in every row."]
-    two = Page(markup.part("titled_table", Table("T", ["model", "tokens"], [row[:2] for row in rows[:2]])))
+    two = Page(
+        markup.part("titled_table", Table("T", ["model", "tokens"], [row[:2] for row in rows[:2]]))
+    )
     assert two.tables()["T"][0] == ["model", "tokens"], "two rows may be equal by chance"
 
 
-# ------------------------------------------------------------------------------------------------ data is text alone
+# ------------------------------------------------------------------------------- data is text alone
 
 
 @pytest.fixture(scope="module")
 def evil(comparison, tmp_path_factory) -> Page:
-    """The page of names that are markup, one that is long, and a source called ALL; without its slices."""
-    names = {"control:bigram": EVIL, "control:unigram": "models/" * 30 + "mamba", "books": "<i>books</i>", "letters": "ALL"}
+    """The page of names that are markup, one that is long, and a source called ALL; without its
+    slices."""
+    names = {
+        "control:bigram": EVIL,
+        "control:unigram": "models/" * 30 + "mamba",
+        "books": "<i>books</i>",
+        "letters": "ALL",
+    }
     names[REFERENCE] = "ref\" & 'x'"
     slices = {**comparison.manifest["slices"]}
     slices["tokenizer"] = {**slices["tokenizer"], "name": "</dd><img>"}
@@ -260,37 +383,66 @@ def evil(comparison, tmp_path_factory) -> Page:
         "prefixes": {EVIL: "<bos>", names[REFERENCE]: ""},
         "inexact": {EVIL: {"all": 0.25}},
     }
-    folder = put(renamed(comparison.tables, names), tmp_path_factory.mktemp("evil") / "deep", comparison, **facts)
+    folder = put(
+        renamed(comparison.tables, names),
+        tmp_path_factory.mktemp("evil") / "deep",
+        comparison,
+        **facts,
+    )
     return Page.read(write_report(folder).page)
 
 
 def test_names_are_text_and_models_of_other_tokenizers_are_compared_in_bits(evil, comparison, page):
     shown = EVIL.replace("\x1b", r"\x1b")
     assert [row[0] for row in evil.tables()[CLASSES][2:]] == [shown, "models/" * 30 + "mamba"]
-    titles = [attributes["title"] for name, attributes, _, _ in evil.elements if name == "th" and "title" in attributes]
-    assert titles == ["ref\" & 'x'", shown, "models/" * 30 + "mamba"], "whole, where the label is short"
+    titles = [
+        attributes["title"]
+        for name, attributes, _, _ in evil.elements
+        if name == "th" and "title" in attributes
+    ]
+    assert titles == ["ref\" & 'x'", shown, "models/" * 30 + "mamba"], (
+        "whole, where the label is short"
+    )
     assert {"img", "i"}.isdisjoint(evil.names())
-    assert [found.get("type") for name, found, _, _ in evil.elements if name == "script" and found["type"] != DATA] == SCRIPTS
+    assert [
+        found.get("type")
+        for name, found, _, _ in evil.elements
+        if name == "script" and found["type"] != DATA
+    ] == SCRIPTS
     assert any(fact.endswith(f"25.0 % for {shown}") for fact in evil.texts("dd"))
-    assert f"Read before every sequence: {shown} <bos>, ref\" & 'x' nothing (bos= makes them equal)" in evil.texts("p")
+    assert (
+        f"Read before every sequence: {shown} <bos>, ref\" & 'x' nothing (bos= makes them equal)"
+        in evil.texts("p")
+    )
     assert f"<bos> by {shown}" in evil.texts("dd")
     assert "\x1b" not in evil.source
     assert len(evil.texts("b")) == len(page.texts("b")), "a name became an element"
     bits = [comparison.totals[MODELS[0], "all"][f"bpb_{side}"] for side in ("reference", "model")]
-    assert [row[1] for row in evil.models()[:3]] == ["bits per byte", *(f"{figure:.3f}" for figure in bits)]
-    assert [row[2:4] for row in evil.models()] == [row[2:4] for row in page.models()], "a source called ALL was taken for the total"
+    assert [row[1] for row in evil.models()[:3]] == [
+        "bits per byte",
+        *(f"{figure:.3f}" for figure in bits),
+    ]
+    assert [row[2:4] for row in evil.models()] == [row[2:4] for row in page.models()], (
+        "a source called ALL was taken for the total"
+    )
     assert any(
-        "the slices of this comparison were not found" in text and "recallkit report DIR --slices DIR" in text for text in evil.texts("p")
+        "the slices of this comparison were not found" in text
+        and "recallkit report DIR --slices DIR" in text
+        for text in evil.texts("p")
     )
 
 
-# ------------------------------------------------------------------------------------------------- one file, for everyone
+# --------------------------------------------------------------------------- one file, for everyone
 
 
 def test_nothing_is_fetched_and_only_the_pages_own_script_runs(page, evil):
     for shown in (page, evil):
-        charts = shown.texts("script")[-1]  # nothing of Vega's that could fetch something can: tests/report/test_browser.py
-        source = shown.source.replace(charts, "").replace("" if shown is evil else shown.with_id("excerpts"), "")
+        charts = shown.texts("script")[
+            -1
+        ]  # nothing of Vega's that could fetch something can: tests/report/test_browser.py
+        source = shown.source.replace(charts, "").replace(
+            "" if shown is evil else shown.with_id("excerpts"), ""
+        )
         for word in ("http:", "https:", "//www", "@import", "<link", "<iframe", "javascript:"):
             assert word not in source, word
         urls = re.findall(r"url\(([^)]*)\)", source)
@@ -299,23 +451,43 @@ def test_nothing_is_fetched_and_only_the_pages_own_script_runs(page, evil):
             assert not {"src", "srcset", "action", "style"} & set(attributes), (name, attributes)
             assert not any(key.startswith("on") for key in attributes)
             assert attributes.get("href", "#").startswith("#")
-        [policy] = [a["content"] for n, a, _, _ in shown.elements if n == "meta" and a.get("http-equiv") == "Content-Security-Policy"]
+        [policy] = [
+            a["content"]
+            for n, a, _, _ in shown.elements
+            if n == "meta" and a.get("http-equiv") == "Content-Security-Policy"
+        ]
         assert policy.startswith("default-src 'none'; ")
         assert "unsafe" not in policy
-        for kind, contents in (("style", shown.texts("style")), ("script", shown.texts("script")[-2:])):
-            digests = [base64.b64encode(hashlib.sha256(content.encode()).digest()).decode() for content in contents]
-            assert " ".join([f"{kind}-src", *(f"'sha256-{digest}'" for digest in digests)]) + ";" in policy
+        for kind, contents in (
+            ("style", shown.texts("style")),
+            ("script", shown.texts("script")[-2:]),
+        ):
+            digests = [
+                base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+                for content in contents
+            ]
+            assert (
+                " ".join([f"{kind}-src", *(f"'sha256-{digest}'" for digest in digests)]) + ";"
+                in policy
+            )
         ids = [attributes["id"] for _, attributes, _, _ in shown.elements if "id" in attributes]
         assert len(ids) == len(set(ids))
-        assert {attributes["href"][1:] for name, attributes, _, _ in shown.elements if name == "a"} <= set(ids)
-    assert all(found.get("scope") in ("row", "col") for name, found, _, _ in page.elements if name == "th")
+        assert {
+            attributes["href"][1:] for name, attributes, _, _ in shown.elements if name == "a"
+        } <= set(ids)
+    assert all(
+        found.get("scope") in ("row", "col") for name, found, _, _ in page.elements if name == "th"
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------- writing
+# ------------------------------------------------------------------------------------------ writing
 
 
 def test_mistakes_are_one_line_with_a_remedy(comparison, words, tmp_path):
-    with pytest.raises(UserError, match="no results here, nor in the folders within; make some with `recallkit gap REFERENCE"):
+    with pytest.raises(
+        UserError,
+        match="no results here, nor in the folders within; make some with `recallkit gap REFERENCE",
+    ):
         write_report(tmp_path)
     with pytest.raises(UserError, match="no such directory"):
         write_report(tmp_path / "nowhere")
@@ -328,7 +500,9 @@ def test_mistakes_are_one_line_with_a_remedy(comparison, words, tmp_path):
     assert (folder / "report.html").read_text() == "<!doctype html><p>mine"
     (folder / "report.html").unlink()
     for options in (ReportOptions(sequence=[1]), ReportOptions(document=[1])):
-        with pytest.raises(UserError, match="the slices of this comparison were not found; give --slices DIR"):
+        with pytest.raises(
+            UserError, match="the slices of this comparison were not found; give --slices DIR"
+        ):
             write_report(folder, options=options)
     with pytest.raises(UserError, match="no such sequence"):
         write_report(folder, options=ReportOptions(slices=words, sequence=[10**7]))
@@ -340,16 +514,24 @@ def test_mistakes_are_one_line_with_a_remedy(comparison, words, tmp_path):
     assert not (folder / "report.html").exists()
 
 
-def test_the_same_tables_give_the_same_bytes_and_the_page_is_replaced_whole(words, written, tmp_path):
+def test_the_same_tables_give_the_same_bytes_and_the_page_is_replaced_whole(
+    words, written, tmp_path
+):
     folder = shutil.copytree(words, tmp_path / "elsewhere")
     again = write_report(folder, tmp_path / "new" / "page.html")
     assert again.page.read_bytes() == written.page.read_bytes()
     assert again.num_bytes == len(written.page.read_bytes()) < 3_000_000
     assert written.page.parent == read_comparison(words).folder
     os.link(again.page, tmp_path / "before.html")
-    asked = Page.read(write_report(folder, again.page, ReportOptions(slices=words, sequence=[7])).page)
-    assert [excerpt["sequence"] for excerpt in asked.token_data()["excerpts"] if excerpt["asked"]] == [7]
-    assert not again.page.samefile(tmp_path / "before.html"), "written into the file that a reader may have open"
+    asked = Page.read(
+        write_report(folder, again.page, ReportOptions(slices=words, sequence=[7])).page
+    )
+    assert [
+        excerpt["sequence"] for excerpt in asked.token_data()["excerpts"] if excerpt["asked"]
+    ] == [7]
+    assert not again.page.samefile(tmp_path / "before.html"), (
+        "written into the file that a reader may have open"
+    )
     assert not list(again.page.parent.glob(".*"))
 
 
@@ -369,7 +551,9 @@ def test_vega_is_put_together_once(words, tmp_path, monkeypatch):
     assert page("third.html") == whole, "a damaged one is made anew"
 
 
-def test_a_page_is_made_again_only_of_other_files_or_options_and_never_where_it_was_edited(words, tmp_path):
+def test_a_page_is_made_again_only_of_other_files_or_options_and_never_where_it_was_edited(
+    words, tmp_path
+):
     folder, page = Path(shutil.copytree(words, tmp_path / "results")), tmp_path / "page.html"
     made, written_at = write_report(folder, page), page.stat().st_mtime_ns
     assert write_report(folder, page) == made
@@ -383,7 +567,11 @@ def test_a_page_is_made_again_only_of_other_files_or_options_and_never_where_it_
     assert is_kept
     page.unlink()
     write_report(folder, page, ReportOptions(sequence=[7]))
-    assert [excerpt["sequence"] for excerpt in Page.read(page).token_data()["excerpts"] if excerpt["asked"]] == [7]
+    assert [
+        excerpt["sequence"]
+        for excerpt in Page.read(page).token_data()["excerpts"]
+        if excerpt["asked"]
+    ] == [7]
     comparison = read_comparison(folder)
     put(comparison.tables, comparison.folder, comparison, cluster="source")
     write_report(folder, page)

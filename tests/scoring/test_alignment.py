@@ -1,4 +1,5 @@
-"""Translation between tokenizers against a slow computation by single bytes: what is read, what belongs to which token."""
+"""Translation between tokenizers against a slow computation by single bytes: what is read, what
+belongs to which token."""
 
 from __future__ import annotations
 
@@ -21,12 +22,13 @@ from recallkit.scoring.scores import SequenceScores
 from recallkit.text.tokenizers import TextTokenizer, load_tokenizer
 from tests.made_tokenizers import NAMES, WITH_BYTES, made
 
-# -------------------------------------------------------------------------------------------------- the slow computation
+# ----------------------------------------------------------------------------- the slow computation
 
 
 @dataclass
 class Slow:
-    """One sequence: the other's ids, how many of them are the context's, and for each reference token what it owns."""
+    """One sequence: the other's ids, how many of them are the context's, and for each reference
+    token what it owns."""
 
     ids: list[int]
     num_context: int
@@ -44,11 +46,16 @@ def text_of(tokenizer: TextTokenizer, token: int, previous: int | None) -> bytes
         return None
     text = tokenizer.token_bytes[token]
     is_first_word = previous == tokenizer.end_token_id and tokenizer.name != "bytes"
-    return text[1:] if is_first_word and tokenizer.continuation is not tokenizer and text[:1] == b" " else text
+    return (
+        text[1:]
+        if is_first_word and tokenizer.continuation is not tokenizer and text[:1] == b" "
+        else text
+    )
 
 
 def characters(data: bytes) -> list[tuple[bytes, bool]]:
-    """The bytes one character at a time, and those that are in none one by one; whether each is a character."""
+    """The bytes one character at a time, and those that are in none one by one; whether each is a
+    character."""
     found, place = [], 0
     while place < len(data):
         for width in (1, 2, 3, 4):
@@ -74,7 +81,9 @@ def slow_encode(tokenizer: TextTokenizer, text: str) -> list[tuple[int, int]]:
             if b"".join(tokenizer.token_bytes[i] for i in ids) == added + text.encode():
                 ends = itertools.accumulate(len(tokenizer.token_bytes[i]) for i in ids)
                 return [(i, max(1, end - len(added))) for i, end in zip(ids, ends, strict=True)]
-    tracking = Tokenizer.from_str(json.dumps({**json.loads(tokenizer.backend.to_str()), "post_processor": None}))
+    tracking = Tokenizer.from_str(
+        json.dumps({**json.loads(tokenizer.backend.to_str()), "post_processor": None})
+    )
     encoding = tracking.encode(text, add_special_tokens=False)
     ends = itertools.accumulate((len(text[:stop].encode()) for _, stop in encoding.offsets), max)
     return [(i, max(1, end)) for i, end in zip(encoding.ids, ends, strict=True)]
@@ -82,10 +91,16 @@ def slow_encode(tokenizer: TextTokenizer, text: str) -> list[tuple[int, int]]:
 
 @cache
 def single_bytes(tokenizer: TextTokenizer) -> dict[bytes, int]:
-    return {piece: i for i, piece in reversed(list(enumerate(tokenizer.token_bytes or []))) if len(piece) == 1}
+    return {
+        piece: i
+        for i, piece in reversed(list(enumerate(tokenizer.token_bytes or [])))
+        if len(piece) == 1
+    }
 
 
-def encode_piece(other: TextTokenizer, data: bytes, *, begins_document: bool) -> list[tuple[int, int]]:
+def encode_piece(
+    other: TextTokenizer, data: bytes, *, begins_document: bool
+) -> list[tuple[int, int]]:
     """(id, end in bytes) of bytes of which some may be no text."""
     found, place = [], 0
     for is_text, run in itertools.groupby(characters(data), key=lambda c: c[1]):
@@ -105,7 +120,10 @@ def encode_piece(other: TextTokenizer, data: bytes, *, begins_document: bool) ->
 
 def slowly(reference: TextTokenizer, other: TextTokenizer, sequence: list[int]) -> Slow:
     """A translation, token by token and byte by byte."""
-    texts = [text_of(reference, token, previous) for token, previous in zip(sequence, [None, *sequence], strict=False)]
+    texts = [
+        text_of(reference, token, previous)
+        for token, previous in zip(sequence, [None, *sequence], strict=False)
+    ]
     spans, place = [], 0
     for text in texts:
         spans.append((place, place + (1 if text is None else len(text))))
@@ -116,7 +134,9 @@ def slowly(reference: TextTokenizer, other: TextTokenizer, sequence: list[int]) 
     def encode(part: list[int], *, begins_document: bool = False) -> None:
         if part:
             start = spans[part[0]][0]
-            here = encode_piece(other, b"".join(texts[k] for k in part), begins_document=begins_document)
+            here = encode_piece(
+                other, b"".join(texts[k] for k in part), begins_document=begins_document
+            )
             found.extend((i, start + end) for i, end in here)
             borders.add(start)
 
@@ -142,17 +162,23 @@ def slowly(reference: TextTokenizer, other: TextTokenizer, sequence: list[int]) 
     ends = [end for _, end in found]
     predicted = range(num_context, len(found))
     owned = [[n for n in predicted if start < ends[n] <= stop] for start, stop in spans[1:]]
-    covering = [next((n for n in range(len(found)) if ends[n] > stop), len(found) - 1) for _, stop in spans[1:]]
-    exact = [start < stop and start in {*borders, *ends} and stop in ends for start, stop in spans[1:]]
+    covering = [
+        next((n for n in range(len(found)) if ends[n] > stop), len(found) - 1)
+        for _, stop in spans[1:]
+    ]
+    exact = [
+        start < stop and start in {*borders, *ends} and stop in ends for start, stop in spans[1:]
+    ]
     return Slow([i for i, _ in found], num_context, owned, covering, exact)
 
 
-# ---------------------------------------------------------------------------------------------------------- the property
+# ------------------------------------------------------------------------------------- the property
 
 
 @cache
 def translator(reference: str, other: str) -> Translator:
-    """Without gigatoken: what is drawn may be text on which it differs from what it is checked against."""
+    """Without gigatoken: what is drawn may be text on which it differs from what it is checked
+    against."""
     return Translator(made(reference), made(other), fast=False)
 
 
@@ -194,9 +220,12 @@ def sequences(draw, reference: TextTokenizer) -> list[list[int]]:
 
 
 def scored(translation: Translation, nll: np.ndarray, rank: np.ndarray) -> SequenceScores:
-    """Scores of the other's ids by a model that had seen, of each sequence, all ids before each predicted one."""
+    """Scores of the other's ids by a model that had seen, of each sequence, all ids before each
+    predicted one."""
     seen = positions_within(np.diff(translation.offsets) - 1) + 1
-    return SequenceScores(nll, np.zeros(len(nll), np.int32), rank, seen.astype(np.int32), np.ones(len(nll), bool))
+    return SequenceScores(
+        nll, np.zeros(len(nll), np.int32), rank, seen.astype(np.int32), np.ones(len(nll), bool)
+    )
 
 
 def flat(parts: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -207,11 +236,18 @@ def own_scores(translation: Translation, seed: int = 0) -> SequenceScores:
     """Whole numbers, whose sums are exact in every precision."""
     rng = np.random.default_rng(seed)
     num = len(translation.ids) - len(translation.offsets) + 1
-    return scored(translation, rng.integers(0, 50, num).astype(np.float32), rng.integers(0, 50, num).astype(np.int32))
+    return scored(
+        translation,
+        rng.integers(0, 50, num).astype(np.float32),
+        rng.integers(0, 50, num).astype(np.int32),
+    )
 
 
-def check_sequence(slow: Slow, ids: list[int], nll: np.ndarray, rank: np.ndarray, aligned: dict[str, np.ndarray]) -> None:
-    """One sequence of a translation, its own scores and the aligned ones, against the slow computation."""
+def check_sequence(
+    slow: Slow, ids: list[int], nll: np.ndarray, rank: np.ndarray, aligned: dict[str, np.ndarray]
+) -> None:
+    """One sequence of a translation, its own scores and the aligned ones, against the slow
+    computation."""
     fills_up = len(slow.ids) == 1
     assert ids[: len(slow.ids)] == slow.ids
     assert len(ids) == len(slow.ids) + fills_up
@@ -225,12 +261,20 @@ def check_sequence(slow: Slow, ids: list[int], nll: np.ndarray, rank: np.ndarray
     assert aligned["exact"].tolist() == slow.exact
     assert (aligned["argmax"] == -1).all()
     # What is not aligned is the context's own, or fills up a sequence with nothing to predict.
-    assert math.fsum(aligned["nll"]) == math.fsum(nll if fills_up else nll[slow.num_context - 1 :]) - fills_up * math.fsum(nll)
+    assert math.fsum(aligned["nll"]) == math.fsum(
+        nll if fills_up else nll[slow.num_context - 1 :]
+    ) - fills_up * math.fsum(nll)
 
 
-def check_translation(reference: TextTokenizer, other: TextTokenizer, parts: list[list[int]], translation: Translation) -> list[Slow]:
+def check_translation(
+    reference: TextTokenizer, other: TextTokenizer, parts: list[list[int]], translation: Translation
+) -> list[Slow]:
     scores = own_scores(translation)
-    aligned = {name: column for name, column in asdict(align(translation, scores)).items() if name != "beside"}
+    aligned = {
+        name: column
+        for name, column in asdict(align(translation, scores)).items()
+        if name != "beside"
+    }
     assert (aligned["nll"].dtype, translation.ids.dtype) == (np.float32, np.uint32)
     owner = translation.owner[translation.owner >= 0]
     assert (np.diff(owner) >= 0).all()
@@ -241,7 +285,13 @@ def check_translation(reference: TextTokenizer, other: TextTokenizer, parts: lis
     for n, expected in enumerate(slow):
         a, b, c, d = theirs[n], theirs[n + 1], ours[n], ours[n + 1]
         ids = translation.ids[translation.offsets[n] : translation.offsets[n + 1]].tolist()
-        check_sequence(expected, ids, scores.nll[a:b], scores.rank[a:b], {name: column[c:d] for name, column in aligned.items()})
+        check_sequence(
+            expected,
+            ids,
+            scores.nll[a:b],
+            scores.rank[a:b],
+            {name: column[c:d] for name, column in aligned.items()},
+        )
     counts = translation.counts
     assert counts.num_own_ids == len(owner) == sum(len(own) for s in slow for own in s.owned)
     assert counts.num_inexact == sum(not e for s in slow for e in s.exact)
@@ -258,7 +308,7 @@ def test_a_translation_is_what_a_slow_computation_finds(data):
     check_translation(reference, other, parts, translator(*names).translate(*flat(parts)))
 
 
-# ------------------------------------------------------------------------------------------------------ counted by hand
+# ---------------------------------------------------------------------------------- counted by hand
 
 
 def ids_of(tokenizer: TextTokenizer, *pieces: str) -> list[int]:
@@ -268,10 +318,18 @@ def ids_of(tokenizer: TextTokenizer, *pieces: str) -> list[int]:
 def test_scores_are_carried_as_counted_by_hand():
     reference, other = load_tokenizer("bytes", end_token="<0x00>"), load_tokenizer(None)
     sequence = list(b"x the\xc3")
-    translation = Translator(reference, other).translate(np.array(sequence, np.uint32), np.array([0, len(sequence)]))
-    assert translation.ids.tolist() == [*ids_of(other, "x", " the"), other.token_bytes.index(b"\xc3")]
+    translation = Translator(reference, other).translate(
+        np.array(sequence, np.uint32), np.array([0, len(sequence)])
+    )
+    assert translation.ids.tolist() == [
+        *ids_of(other, "x", " the"),
+        other.token_bytes.index(b"\xc3"),
+    ]
     assert translation.owner.tolist() == [3, 4]  # " the" ends in its last byte
-    aligned = align(translation, scored(translation, np.array([1.5, 2.0], np.float32), np.array([7, 0], np.int32)))
+    aligned = align(
+        translation,
+        scored(translation, np.array([1.5, 2.0], np.float32), np.array([7, 0], np.int32)),
+    )
     assert aligned.nll.tolist() == [0, 0, 0, 1.5, 2.0]
     assert aligned.rank.tolist() == [-1, -1, -1, 7, 0]
     assert aligned.context.tolist() == [1, 1, 1, 1, 2]
@@ -290,17 +348,24 @@ def test_scores_are_carried_as_counted_by_hand():
 def test_a_cut_character_without_ids_of_its_own_is_one_replacement():
     reference, other = load_tokenizer("bytes"), made("unigram without bytes")
     sequence = [*b"a ", *"\U0001f469".encode()[1:], *b" the"]
-    translation = Translator(reference, other).translate(np.array(sequence, np.uint32), np.array([0, len(sequence)]))
+    translation = Translator(reference, other).translate(
+        np.array(sequence, np.uint32), np.array([0, len(sequence)])
+    )
     replacement = other.continuation.encode(["\ufffd"])[0].tolist()
     assert translation.counts.num_replaced_bytes == 3
     space, the = (other.continuation.encode([text])[0].tolist() for text in (" ", " the"))
     assert translation.ids.tolist()[1:] == [*space, *replacement, *the]
-    assert translation.owner.tolist()[: len(space + replacement)] == [0] * len(space) + [3] * len(replacement)
+    assert translation.owner.tolist()[: len(space + replacement)] == [0] * len(space) + [3] * len(
+        replacement
+    )
 
 
 def test_a_document_begins_as_the_other_begins_documents():
     reference, other = load_tokenizer(None), made("sentencepiece")
-    document, inside = other.encode(["model"])[0].tolist(), other.continuation.encode(["model"])[0].tolist()
+    document, inside = (
+        other.encode(["model"])[0].tolist(),
+        other.continuation.encode(["model"])[0].tolist(),
+    )
     assert document != inside
     end, other_end = reference.end_token_id, other.end_token_id
     model = reference.encode(["model"])[0].tolist()
@@ -315,18 +380,24 @@ def test_ids_without_text_own_nothing_and_keep_sequences_apart():
     reference, other = made("byte-level with a hole"), load_tokenizer("bytes")
     hole = reference.token_bytes.index(b"")
     (o,) = ids_of(reference, "o")
-    translation = Translator(reference, other).translate(*flat([[hole, hole, o, hole], [hole, o], [hole, hole], [o, hole]]))
-    assert [bytes(part.tolist()) for part in np.split(translation.ids, translation.offsets[1:-1])] == [b"\no", b"\no", b"\n\n", b"o\n"]
+    translation = Translator(reference, other).translate(
+        *flat([[hole, hole, o, hole], [hole, o], [hole, hole], [o, hole]])
+    )
+    assert [
+        bytes(part.tolist()) for part in np.split(translation.ids, translation.offsets[1:-1])
+    ] == [b"\no", b"\no", b"\n\n", b"o\n"]
     assert translation.owner.tolist() == [1, 3, -1, -1]
     assert translation.exact.tolist() == [False, True, False, True, False, False]
 
 
 def test_a_reference_without_bytes_is_one_line():
-    with pytest.raises(UserError, match=r"wordpiece: its pieces are not bytes of the text.*slice with"):
+    with pytest.raises(
+        UserError, match=r"wordpiece: its pieces are not bytes of the text.*slice with"
+    ):
         Translator(made("wordpiece"), load_tokenizer(None))
 
 
-# --------------------------------------------------------------------------------------------------------- on real text
+# ------------------------------------------------------------------------------------- on real text
 
 
 PAIRS = [("built-in", "gpt2.json"), ("gpt-neox-20b.json", "bytes"), ("bytes", "built-in")]
@@ -341,9 +412,16 @@ def test_real_text_is_translated_as_slowly_computed_with_the_fast_encoder(test_d
     from recallkit.text.corpus import open_corpus
 
     reference, other = (load_real(test_data, name) for name in names)
-    documents = [d.text[:2000] for d in open_corpus([str(test_data / "corpus" / "valid.jsonl.zst")]).documents()][::120]
+    documents = [
+        d.text[:2000]
+        for d in open_corpus([str(test_data / "corpus" / "valid.jsonl.zst")]).documents()
+    ][::120]
     ids, offsets = reference.encode(documents)
-    stream = list(itertools.chain(*([*part.tolist(), reference.end_token_id] for part in np.split(ids, offsets[1:-1]))))
+    stream = list(
+        itertools.chain(
+            *([*part.tolist(), reference.end_token_id] for part in np.split(ids, offsets[1:-1]))
+        )
+    )
     parts = [stream[start : start + 513] for start in range(0, len(stream) - 1, 512)]
     notes: list[str] = []
     translation = Translator(reference, other, notify=notes.append).translate(*flat(parts))
@@ -356,4 +434,10 @@ def test_real_text_is_translated_as_slowly_computed_with_the_fast_encoder(test_d
 
 @cache
 def load_real(test_data, name: str) -> TextTokenizer:
-    return load_tokenizer(str(test_data / "tokenizers" / name) if name.endswith(".json") else None if name == "built-in" else name)
+    return load_tokenizer(
+        str(test_data / "tokenizers" / name)
+        if name.endswith(".json")
+        else None
+        if name == "built-in"
+        else name
+    )

@@ -1,4 +1,5 @@
-"""Pairs of models that read side by side: three files from one run, the same bytes however it went, refused where they do not fit."""
+"""Pairs of models that read side by side: three files from one run, the same bytes however it went,
+refused where they do not fit."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from tests.scoring.test_run import copy_of, interrupting_batches
 OPTIONS = ScoringOptions(device="cpu", batch_tokens=512)
 
 
-def pair_of(slices: Path, reference: object, model: object, options: ScoringOptions = OPTIONS) -> ScoringPlan:
+def pair_of(
+    slices: Path, reference: object, model: object, options: ScoringOptions = OPTIONS
+) -> ScoringPlan:
     plans = plan_scores([f"reference={reference}", f"model={model}"], slices, options)
     return plans[1].against(plans[0])
 
@@ -31,7 +34,10 @@ def files_of(slices: Path) -> dict[str, str]:
     """The files of scores by name, and their digests; nothing unfinished is left."""
     assert not list((slices / "scores").rglob(".*"))
     found = sorted((slices / "scores").rglob("*.parquet"))
-    return {str(path.relative_to(slices / "scores")): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+    return {
+        str(path.relative_to(slices / "scores")): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in found
+    }
 
 
 @pytest.fixture
@@ -39,8 +45,11 @@ def models(tiny_model) -> tuple[Path, Path]:
     return tiny_model("llama"), tiny_model("gpt_neox")
 
 
-def test_an_interrupted_pair_goes_on_and_writes_the_same_bytes(few_slices, models, tmp_path, monkeypatch):
-    """The divergence, and the scores of both, whether or not the run was interrupted in the middle of a part."""
+def test_an_interrupted_pair_goes_on_and_writes_the_same_bytes(
+    few_slices, models, tmp_path, monkeypatch
+):
+    """The divergence, and the scores of both, whether or not the run was interrupted in the middle
+    of a part."""
     at_once, slices = copy_of(few_slices, tmp_path / "at-once"), copy_of(few_slices, tmp_path)
     monkeypatch.setattr(planning, "SEQUENCES_PER_PART", 8)
     monkeypatch.setattr(scores, "SEQUENCES_PER_ROW_GROUP", 16)
@@ -53,11 +62,16 @@ def test_an_interrupted_pair_goes_on_and_writes_the_same_bytes(few_slices, model
     assert make_scores(pair_of(slices, *models, options)) == made
     assert len(calls) == 1 + -(-made["num_rows"] // 128), "what was done was not done again"
     assert files_of(slices) == files_of(at_once)
-    assert list(files_of(slices)) == ["against-reference/model.parquet", "model.parquet", "reference.parquet"]
+    assert list(files_of(slices)) == [
+        "against-reference/model.parquet",
+        "model.parquet",
+        "reference.parquet",
+    ]
 
 
 def test_a_pair_makes_the_scores_that_are_missing_and_no_others(few_slices, models, tmp_path):
-    """They are those that `score` makes, which reuses them; scores that are there stay as they are."""
+    """They are those that `score` makes, which reuses them; scores that are there stay as they
+    are."""
     alone, slices = copy_of(few_slices, tmp_path / "alone"), copy_of(few_slices, tmp_path)
     for name, path in zip(("reference", "model"), models, strict=True):
         scoring.score(f"{name}={path}", alone, OPTIONS)
@@ -69,7 +83,9 @@ def test_a_pair_makes_the_scores_that_are_missing_and_no_others(few_slices, mode
     assert {name: files_of(alone)[name] for name in before} == before
     for name, path in zip(("reference", "model"), models, strict=True):
         assert scoring.score(f"{name}={path}", slices, OPTIONS)["reused"]
-        manifests = [parquet_files.read_manifest(score_path(folder, name)) for folder in (slices, alone)]
+        manifests = [
+            parquet_files.read_manifest(score_path(folder, name)) for folder in (slices, alone)
+        ]
         assert manifests[0] == manifests[1], "the bytes of its state among it"
         assert manifests[0]["state_bytes"] > 0
         mine, theirs = (pl.read_parquet(score_path(folder, name)) for folder in (slices, alone))
@@ -97,12 +113,24 @@ def test_what_has_no_divergence_is_refused(few_slices, models, tmp_path, tiny_mo
     for model, message in (
         (
             "control:bigram",
-            "model: a control model gives no predictions over the whole vocabulary, .*; leave out this model, or the divergence",
+            (
+                "model: a control model gives no predictions over the whole vocabulary, .*; leave "
+                "out this model, or the divergence"
+            ),
         ),
-        (f"{models[1]},tokenizer=bytes", "model: another tokenizer: predictions over different vocabularies have no divergence; .*"),
+        (
+            f"{models[1]},tokenizer=bytes",
+            (
+                "model: another tokenizer: predictions over different vocabularies have no "
+                "divergence; .*"
+            ),
+        ),
         (
             f"{models[1]},context=16,stride=8",
-            "model: it and reference read sequences in different windows; give both the same --context .*",
+            (
+                "model: it and reference read sequences in different windows; give both the same "
+                "--context .*"
+            ),
         ),
     ):
         with pytest.raises(UserError, match=message):
@@ -118,6 +146,7 @@ def test_a_divergence_of_other_scores_is_refused(few_slices, models, tmp_path):
     make_scores(pair_of(slices, *models))
     scoring.score(f"reference={models[0]}", slices, replace(OPTIONS, dtype="bfloat16"), force=True)
     with pytest.raises(
-        UserError, match=r"against-reference/model.parquet: already made with other options \(differs in reference\); delete this file"
+        UserError,
+        match=r"against-reference/model.parquet: already made with other options \(differs in reference\); delete this file",
     ):
         make_scores(pair_of(slices, *models))

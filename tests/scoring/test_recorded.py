@@ -1,4 +1,5 @@
-"""Recorded NLLs: the answer of scoring here, from files that other programs wrote; and what is refused."""
+"""Recorded NLLs: the answer of scoring here, from files that other programs wrote; and what is
+refused."""
 
 from __future__ import annotations
 
@@ -34,12 +35,16 @@ def slices(home, tmp_path_factory) -> Path:
 
 
 def slice_with_pack(folder: Path) -> None:
-    recallkit.slice(["demo:validation"], limit_tokens=TOKENS, seq_len=SEQ_LEN, out=folder, pack=True)
+    recallkit.slice(
+        ["demo:validation"], limit_tokens=TOKENS, seq_len=SEQ_LEN, out=folder, pack=True
+    )
 
 
 def nlls(slices: Path, model: str = "zoo:hyena") -> np.ndarray:
     """The NLLs of scoring here, as one array (num_rows,)."""
-    return pl.read_parquet(next((slices / "scores").glob(f"{model.replace(':', '-')}.*.parquet")))["nll"].to_numpy()
+    return pl.read_parquet(next((slices / "scores").glob(f"{model.replace(':', '-')}.*.parquet")))[
+        "nll"
+    ].to_numpy()
 
 
 def grid(slices: Path, values: np.ndarray) -> np.ndarray:
@@ -54,15 +59,28 @@ def grid(slices: Path, values: np.ndarray) -> np.ndarray:
 
 def table(slices: Path, values: np.ndarray, **more: Any) -> pa.Table:
     tokens = pl.read_parquet(slices / "tokens.parquet", columns=["sequence", "position"])
-    return pa.table({"sequence": tokens["sequence"].to_numpy(), "position": tokens["position"].to_numpy(), "nll": values, **more})
+    return pa.table(
+        {
+            "sequence": tokens["sequence"].to_numpy(),
+            "position": tokens["position"].to_numpy(),
+            "nll": values,
+            **more,
+        }
+    )
 
 
 WRITERS = {
     "flat.npy": lambda slices, nll, path: np.save(path, nll.astype(np.float64)),
     "grid.npy": lambda slices, nll, path: np.save(path, grid(slices, nll)),
-    "a.safetensors": lambda slices, nll, path: save_file({"nll": grid(slices, nll)}, path, {"unit": "nats"}),
-    "a.parquet": lambda slices, nll, path: pq.write_table(table(slices, nll), path, row_group_size=997),
-    "a.arrow": lambda slices, nll, path: pyarrow.feather.write_feather(table(slices, nll), path, chunksize=1000),
+    "a.safetensors": lambda slices, nll, path: save_file(
+        {"nll": grid(slices, nll)}, path, {"unit": "nats"}
+    ),
+    "a.parquet": lambda slices, nll, path: pq.write_table(
+        table(slices, nll), path, row_group_size=997
+    ),
+    "a.arrow": lambda slices, nll, path: pyarrow.feather.write_feather(
+        table(slices, nll), path, chunksize=1000
+    ),
 }
 
 
@@ -82,10 +100,19 @@ def test_arrays_give_the_answer_of_scoring_here_to_the_digit(name, slices, tmp_p
 def test_causal_recall_is_answered_from_arrays(few_slices, tmp_path):
     slices = tmp_path / "slices"
     shutil.copytree(few_slices, slices, ignore=shutil.ignore_patterns("scores", "gap", "intervene"))
-    counts, models, options = few_slices.parent / "counts.duckdb", ["control:recall", "control:bigram"], {"samples": 10}
-    mine = recallkit.intervene(models, slices=slices, counts=counts, out=tmp_path / "mine", **options)
+    counts, models, options = (
+        few_slices.parent / "counts.duckdb",
+        ["control:recall", "control:bigram"],
+        {"samples": 10},
+    )
+    mine = recallkit.intervene(
+        models, slices=slices, counts=counts, out=tmp_path / "mine", **options
+    )
     [changed] = (slices / "intervene").glob("text-*")
-    arrays = {model.removeprefix("control:"): tmp_path / f"{model.removeprefix('control:')}.npy" for model in models}
+    arrays = {
+        model.removeprefix("control:"): tmp_path / f"{model.removeprefix('control:')}.npy"
+        for model in models
+    }
     for model, path in zip(models, arrays.values(), strict=True):
         np.save(path, nlls(slices, model))
     problem = "recall: recorded NLLs of the text, but none of the changed text; record those of "
@@ -95,7 +122,9 @@ def test_causal_recall_is_answered_from_arrays(few_slices, tmp_path):
     assert len(np.load(changed / "pack/lengths.npy")) == len(np.load(changed / "pack/ids.npy"))
     for model, path in zip(models, arrays.values(), strict=True):
         np.save(path.with_name(f"{path.stem}.changed.npy"), nlls(changed, model))
-    theirs = recallkit.intervene(arrays, slices=slices, counts=counts, out=tmp_path / "theirs", **options)
+    theirs = recallkit.intervene(
+        arrays, slices=slices, counts=counts, out=tmp_path / "theirs", **options
+    )
     assert theirs.intervene.drop("model").equals(mine.intervene.drop("model"))
     assert mine.intervene["points"].drop_nulls().abs().max() > 0.01
 
@@ -104,16 +133,34 @@ def test_the_pack_has_the_ids_of_the_slices_and_is_not_written_again(slices, run
     ids, lengths = np.load(slices / "pack/ids.npy"), np.load(slices / "pack/lengths.npy")
     sequences = pl.read_parquet(slices / "sequences.parquet")["tokens"].to_list()
     assert [row[:length].tolist() for row, length in zip(ids, lengths, strict=True)] == sequences
-    assert (ids.dtype, lengths.dtype, ids.shape) == (np.int32, np.int32, (len(sequences), SEQ_LEN + 1))
+    assert (ids.dtype, lengths.dtype, ids.shape) == (
+        np.int32,
+        np.int32,
+        (len(sequences), SEQ_LEN + 1),
+    )
     assert not ids[np.arange(SEQ_LEN + 1) >= lengths[:, None]].any()
     facts = json.loads((slices / "pack/manifest.json").read_text())
     assert (facts["num_rows"], facts["version"]) == (TOKENS, 1)
     before = (slices / "pack/ids.npy").stat().st_mtime_ns
     slice_with_pack(slices)
     assert (slices / "pack/ids.npy").stat().st_mtime_ns == before
-    done = run("slice", "demo:validation", "--limit-tokens", TOKENS, "--seq-len", SEQ_LEN, "--pack", "--json", "-o", slices)
+    done = run(
+        "slice",
+        "demo:validation",
+        "--limit-tokens",
+        TOKENS,
+        "--seq-len",
+        SEQ_LEN,
+        "--pack",
+        "--json",
+        "-o",
+        slices,
+    )
     assert json.loads(done.stdout)["packs"] == [str(slices / "pack")]
-    assert "no pack of changed text: it is made with counts of all training bigrams (--counts)" in done.stderr
+    assert (
+        "no pack of changed text: it is made with counts of all training bigrams (--counts)"
+        in done.stderr
+    )
     assert not recallkit.verify(slices).findings
     (slices / "pack/ids.npy").write_bytes(b"spoilt")
     assert [finding.file for finding in recallkit.verify(slices).findings] == ["pack/ids.npy"]
@@ -144,19 +191,46 @@ BITS = r"over the first 4 tokens of a sequence, more than .*: bits \(.*; multipl
 COLUMN = r"nll has the shape \(\d+, 257\); write \(8000,\) or \(\d+, 256\)"
 WRONG = {
     "bits": (lambda rows: rows / np.log(2), BITS),
-    "log-probabilities": (lambda rows: -rows, r"sequence 0, position 1 has -.*: log-probabilities, not NLLs; multiply by -1"),
-    "probabilities": (lambda rows: np.exp(-rows), "no number is above 1: probabilities, not NLLs; write -ln p"),
+    "log-probabilities": (
+        lambda rows: -rows,
+        r"sequence 0, position 1 has -.*: log-probabilities, not NLLs; multiply by -1",
+    ),
+    "probabilities": (
+        lambda rows: np.exp(-rows),
+        "no number is above 1: probabilities, not NLLs; write -ln p",
+    ),
     "one late": (lambda rows: np.roll(rows, 1, axis=1), "its NLLs stand one token too late"),
     "one early": (lambda rows: np.roll(rows, -1, axis=1), "its NLLs stand one token too early"),
-    "a sequence late": (lambda rows: changed(rows, 7, np.roll(rows[7], 1)), "the NLLs of sequence 7 stand one token too late"),
-    "a sequence early": (lambda rows: changed(rows, 9, np.roll(rows[9], -1)), "the NLLs of sequence 9 stand one token too early"),
-    "two swapped": (lambda rows: changed(rows, [3, 4], rows[[4, 3]]), r"the NLLs of sequence [34] are those of sequence [34];"),
+    "a sequence late": (
+        lambda rows: changed(rows, 7, np.roll(rows[7], 1)),
+        "the NLLs of sequence 7 stand one token too late",
+    ),
+    "a sequence early": (
+        lambda rows: changed(rows, 9, np.roll(rows[9], -1)),
+        "the NLLs of sequence 9 stand one token too early",
+    ),
+    "two swapped": (
+        lambda rows: changed(rows, [3, 4], rows[[4, 3]]),
+        r"the NLLs of sequence [34] are those of sequence [34];",
+    ),
     "shuffled": (shuffled, "its NLLs are not those of these tokens"),
-    "not finite": (lambda rows: changed(rows, (2, 9), np.nan), "its NLL at sequence 2, position 10 is not finite"),
-    "too large for float32": (lambda rows: changed(rows, (2, 9), 1e300), "its NLL at sequence 2, position 10 is not finite"),
-    "of a program that was stopped": (lambda rows: changed(rows, slice(5, None), 0), "the NLLs of sequence 5 are all 0"),
+    "not finite": (
+        lambda rows: changed(rows, (2, 9), np.nan),
+        "its NLL at sequence 2, position 10 is not finite",
+    ),
+    "too large for float32": (
+        lambda rows: changed(rows, (2, 9), 1e300),
+        "its NLL at sequence 2, position 10 is not finite",
+    ),
+    "of a program that was stopped": (
+        lambda rows: changed(rows, slice(5, None), 0),
+        "the NLLs of sequence 5 are all 0",
+    ),
     "one column more": (lambda rows: np.pad(rows, ((0, 0), (1, 0))), COLUMN),
-    "whole numbers": (lambda rows: rows.astype(np.int64), "NLLs of type int64; write float16, float32 or float64"),
+    "whole numbers": (
+        lambda rows: rows.astype(np.int64),
+        "NLLs of type int64; write float16, float32 or float64",
+    ),
 }
 
 
@@ -181,7 +255,9 @@ def pickled(slices, path):
 
 
 def weights(slices, path):
-    save_file({"lm_head.weight": np.zeros((4, 4), np.float32), "norm": np.zeros(4, np.float32)}, path)
+    save_file(
+        {"lm_head.weight": np.zeros((4, 4), np.float32), "norm": np.zeros(4, np.float32)}, path
+    )
 
 
 def beside(text):
@@ -209,13 +285,36 @@ STATED = {"other": b"\xff", "prefix": "--5"}
 FILES = [
     ("x.npy", pickled, r"cannot be read as .npy \(Array can.t be memory-mapped: Python objects"),
     ("x.npy", beside("{"), "x.json: not JSON"),
-    *((f"x{suffix}", truncated, f"cannot be read as {suffix}") for suffix in (".npy", ".parquet", ".arrow", ".safetensors")),
+    *(
+        (f"x{suffix}", truncated, f"cannot be read as {suffix}")
+        for suffix in (".npy", ".parquet", ".arrow", ".safetensors")
+    ),
     ("x.parquet", of_table(lambda rows: rows[:-3]), "7,997 rows for 8,000 predicted tokens"),
-    ("x.parquet", of_table(lambda rows: pa.concat_tables([rows, rows[:1]])), "more rows for 8,000 predicted tokens"),
-    ("x.parquet", of_table(lambda rows: rows.sort_by(BACKWARDS)), r"row 0 has sequence \d+, not 0; write the rows in the order of tokens"),
-    ("x.parquet", of_table(lambda rows: rows.drop(["position"])), "no column position; write the columns sequence, position, nll"),
-    ("x.npy", beside({"sequences_digest": "0" * 32}), "NLLs of other ids: its sequences_digest is not that of"),
-    ("x.npy", beside({"unit": "bits"}), "x.json: in bits, not in nats; write natural logarithms, with unit nats"),
+    (
+        "x.parquet",
+        of_table(lambda rows: pa.concat_tables([rows, rows[:1]])),
+        "more rows for 8,000 predicted tokens",
+    ),
+    (
+        "x.parquet",
+        of_table(lambda rows: rows.sort_by(BACKWARDS)),
+        r"row 0 has sequence \d+, not 0; write the rows in the order of tokens",
+    ),
+    (
+        "x.parquet",
+        of_table(lambda rows: rows.drop(["position"])),
+        "no column position; write the columns sequence, position, nll",
+    ),
+    (
+        "x.npy",
+        beside({"sequences_digest": "0" * 32}),
+        "NLLs of other ids: its sequences_digest is not that of",
+    ),
+    (
+        "x.npy",
+        beside({"unit": "bits"}),
+        "x.json: in bits, not in nats; write natural logarithms, with unit nats",
+    ),
     ("x.npy", beside({"version": 2}), "x.json: version 2 of the format"),
     ("x.npy", beside({"unit": 3}), "x.json: unit is 3, not a str"),
     ("x.npy", beside({"prefix": 9_999}), "prefix 9999 is no id of"),
@@ -223,13 +322,21 @@ FILES = [
     ("x.parquet", of_table(rank=["a"] * TOKENS), "rank is of type string, not whole numbers"),
     ("x.parquet", of_table(argmax=[None] + [1] * (TOKENS - 1)), "argmax is not a whole number"),
     ("x.parquet", of_table(argmax=[2**40] * TOKENS), "argmax is not a whole number"),
-    ("x.parquet", of_table(lambda rows: rows.replace_schema_metadata(STATED)), "prefix is '--5', not a int"),
+    (
+        "x.parquet",
+        of_table(lambda rows: rows.replace_schema_metadata(STATED)),
+        "prefix is '--5', not a int",
+    ),
     ("x.safetensors", weights, "weights alone do not say which model they belong to"),
 ]
 
 
-@pytest.mark.parametrize(("name", "write", "problem"), FILES, ids=[problem for *_, problem in FILES])
-def test_files_that_are_not_of_these_slices_are_refused_in_one_line(name, write, problem, slices, tmp_path, run):
+@pytest.mark.parametrize(
+    ("name", "write", "problem"), FILES, ids=[problem for *_, problem in FILES]
+)
+def test_files_that_are_not_of_these_slices_are_refused_in_one_line(
+    name, write, problem, slices, tmp_path, run
+):
     write(slices, tmp_path / name)
     result = run("score", f"x={tmp_path / name}", "--slices", slices)
     assert result.returncode == 1
@@ -241,7 +348,9 @@ def test_what_a_file_states_is_believed_and_what_it_does_not_is_said(slices, tmp
     path = tmp_path / "bits.npy"
     np.save(path, nlls(slices) / np.log(2))
     digest = json.loads((slices / "pack/manifest.json").read_text())["sequences_digest"]
-    path.with_suffix(".json").write_text(json.dumps({"unit": "nats", "sequences_digest": digest, "prefix": 0}))
+    path.with_suffix(".json").write_text(
+        json.dumps({"unit": "nats", "sequences_digest": digest, "prefix": 0})
+    )
     recallkit.score({"stated": path}, slices=slices)
     assert "does not state" not in (said := capsys.readouterr().err)
     assert "stated: <|endoftext|> is read before every sequence (as its file says)\n" in said
@@ -250,7 +359,10 @@ def test_what_a_file_states_is_believed_and_what_it_does_not_is_said(slices, tmp
     np.save(tmp_path / "unstated.npy", nlls(slices))
     models = {"none": tmp_path / "none.npy", "unstated": tmp_path / "unstated.npy", "stated": path}
     shown = " ".join(str(recallkit.gap(models, slices=slices, out=tmp_path / "gap")).split())
-    assert "Read before every sequence: none nothing, stated <|endoftext|> (bos= makes them equal)" in shown
+    assert (
+        "Read before every sequence: none nothing, stated <|endoftext|> (bos= makes them equal)"
+        in shown
+    )
     capsys.readouterr()
     np.save(tmp_path / "half.npy", grid(slices, nlls(slices)).astype(np.float16))
     summary = recallkit.score({"half": tmp_path / "half.npy"}, slices=slices)
@@ -263,7 +375,9 @@ def test_what_a_file_states_is_believed_and_what_it_does_not_is_said(slices, tmp
     assert 0 < np.abs(exact - rounded).max() <= 0.00390625
 
 
-def test_a_file_that_has_changed_is_read_again_and_one_that_is_gone_is_remembered(slices, tmp_path, capsys):
+def test_a_file_that_has_changed_is_read_again_and_one_that_is_gone_is_remembered(
+    slices, tmp_path, capsys
+):
     path = tmp_path / "again.npy"
     for digit, model in enumerate(("zoo:hyena", "zoo:attention")):
         np.save(path, nlls(slices, model))
@@ -289,15 +403,21 @@ def test_a_file_that_is_replaced_while_it_is_read_is_refused(slices, tmp_path, m
         return read(tokens)
 
     monkeypatch.setattr(recorded, "labelled_rows", replaced)
-    with pytest.raises(UserError, match="it changed while it was read; score it again as it is now"):
+    with pytest.raises(
+        UserError, match="it changed while it was read; score it again as it is now"
+    ):
         recallkit.score({"x": path}, slices=slices)
     assert not list((slices / "scores").glob("x.*"))
 
 
-def test_ranks_are_those_of_scores_and_a_page_calls_no_first_choice_right_that_is_not_recorded(slices, tmp_path, run):
+def test_ranks_are_those_of_scores_and_a_page_calls_no_first_choice_right_that_is_not_recorded(
+    slices, tmp_path, run
+):
     scores = pl.read_parquet(next((slices / "scores").glob("zoo-hyena.*.parquet")))
     np.save(tmp_path / "nll.npy", nlls(slices))
-    pq.write_table(table(slices, nlls(slices), rank=scores["rank"].to_numpy()), tmp_path / "rank.parquet")
+    pq.write_table(
+        table(slices, nlls(slices), rank=scores["rank"].to_numpy()), tmp_path / "rank.parquet"
+    )
     models = ["zoo:hyena", tmp_path / "nll.npy", tmp_path / "rank.parquet"]
     accuracy = recallkit.score(models, slices=slices).frame["accuracy"].to_list()
     assert accuracy == [accuracy[0], None, accuracy[0]]
@@ -313,21 +433,33 @@ def test_ranks_are_those_of_scores_and_a_page_calls_no_first_choice_right_that_i
 
 
 def test_a_guess_tells_nothing_and_is_taken(slices, tmp_path):
-    """NLLs of an untrained model: above the unigrams' entropy, hardly different, and nats all the same."""
-    np.save(tmp_path / "guess.npy", np.log(4096) + 0.1 * np.random.default_rng(0).standard_normal(TOKENS))
-    assert recallkit.score({"guess": tmp_path / "guess.npy"}, slices=slices).frame["nll_nats"][0] == pytest.approx(np.log(4096), abs=0.01)
+    """NLLs of an untrained model: above the unigrams' entropy, hardly different, and nats all the
+    same."""
+    np.save(
+        tmp_path / "guess.npy",
+        np.log(4096) + 0.1 * np.random.default_rng(0).standard_normal(TOKENS),
+    )
+    assert recallkit.score({"guess": tmp_path / "guess.npy"}, slices=slices).frame["nll_nats"][
+        0
+    ] == pytest.approx(np.log(4096), abs=0.01)
 
 
 NEEDS_MODEL = {
     "ablate": lambda path, slices, labelled: recallkit.ablate(path, slices=labelled),
     "eval_recall": lambda path, *_: recallkit.eval_recall([path], tasks=["swde"]),
     "mqar": lambda path, *_: recallkit.eval_mqar([path]),
-    "check_scores": lambda path, slices, _: [recallkit.score(path, slices=slices), recallkit.check_scores(path, slices=slices)],
+    "check_scores": lambda path, slices, _: [
+        recallkit.score(path, slices=slices),
+        recallkit.check_scores(path, slices=slices),
+    ],
 }
 OPTIONS = {
     "--divergence": "a file of recorded NLLs gives no predictions over the whole vocabulary",
     "--context-gain 32": "a file of recorded NLLs has no scores from the last ids alone",
-    "--text no.jsonl": "recorded NLLs are of a text that is sliced already; give its slice directory in place of the text",
+    "--text no.jsonl": (
+        "recorded NLLs are of a text that is sliced already; give its slice directory in place "
+        "of the text"
+    ),
     "x=x.npy,dtype=bfloat16": "x: dtype= is of a model that is run",
     "x=x.npy,context=64": "x: context= is of a model that is run",
     "x=x.npy,tokenizer=bytes": "x: tokenizer= is of a model that is run",
@@ -337,7 +469,10 @@ OPTIONS = {
 @pytest.mark.parametrize("name", NEEDS_MODEL)
 def test_what_needs_the_model_says_so(name, slices, few_slices, tmp_path):
     np.save(tmp_path / "x.npy", nlls(slices))
-    with pytest.raises(UserError, match="recorded NLLs, and this needs the model itself; give the model, or leave it out"):
+    with pytest.raises(
+        UserError,
+        match="recorded NLLs, and this needs the model itself; give the model, or leave it out",
+    ):
         NEEDS_MODEL[name](str(tmp_path / "x.npy"), slices, few_slices)
 
 

@@ -1,4 +1,5 @@
-"""Score files: row-aligned with the slices, the same bytes however and by whomever they are made, refused where they do not fit."""
+"""Score files: row-aligned with the slices, the same bytes however and by whomever they are made,
+refused where they do not fit."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ def test_rows_and_row_groups_are_those_of_the_slices(few_slices):
     scoring.score("control:bigram", few_slices)
     path = scoring.score_path(few_slices, "control:bigram")
     keys = ["sequence", "position"]
-    assert pl.read_parquet(path, columns=keys).equals(pl.read_parquet(few_slices / "tokens.parquet", columns=keys))
+    assert pl.read_parquet(path, columns=keys).equals(
+        pl.read_parquet(few_slices / "tokens.parquet", columns=keys)
+    )
     assert row_groups(path) == row_groups(few_slices / "tokens.parquet")
 
 
@@ -76,7 +79,9 @@ def finely(monkeypatch) -> None:
 
 
 def copy_of(slices: Path, folder: Path) -> Path:
-    return Path(shutil.copytree(slices, folder / "slices", ignore=shutil.ignore_patterns("scores", "gap")))
+    return Path(
+        shutil.copytree(slices, folder / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
+    )
 
 
 def only_scores(slices: Path) -> str:
@@ -107,7 +112,8 @@ def whole(finely, small_slices, tmp_path) -> str:
 
 
 def interrupting_batches(monkeypatch, *numbers):
-    """Interrupts the program in batches of these numbers, from 1; returns the batches so far, as the calls that score them."""
+    """Interrupts the program in batches of these numbers, from 1; returns the batches so far, as
+    the calls that score them."""
     original, calls = scores._score_batch, []
 
     def failing(*arguments):
@@ -120,7 +126,9 @@ def interrupting_batches(monkeypatch, *numbers):
     return calls
 
 
-def test_a_part_that_is_begun_goes_on_where_it_was_interrupted(few_slices, tiny_model, tmp_path, monkeypatch, capsys):
+def test_a_part_that_is_begun_goes_on_where_it_was_interrupted(
+    few_slices, tiny_model, tmp_path, monkeypatch, capsys
+):
     """One part, a sequence a batch: what was scored is kept, told, and not scored again."""
     slices, model = copy_of(few_slices, tmp_path), str(tiny_model("gpt_neox"))
     one_by_one = replace(SETTLED, batch_tokens=1)
@@ -134,13 +142,19 @@ def test_a_part_that_is_begun_goes_on_where_it_was_interrupted(few_slices, tiny_
         assert said[-1].endswith(f"{kept * 64:,} of {at_once['num_rows']:,} tokens kept")
     assert "resuming after 192 tokens of an interrupted run" in "".join(said)
     assert scoring.score(model, slices, one_by_one) == at_once
-    assert len(calls) == 2 + parquet_files.read_manifest(slices / "sequences.parquet")["num_sequences"]
+    assert (
+        len(calls) == 2 + parquet_files.read_manifest(slices / "sequences.parquet")["num_sequences"]
+    )
     assert only_scores(slices) == only_scores(tmp_path / "at-once" / slices.name)
 
 
-def score_share(model: object, slices: Path, share: tuple[int, int], **options: object) -> dict[str, object]:
+def score_share(
+    model: object, slices: Path, share: tuple[int, int], **options: object
+) -> dict[str, object]:
     """Scores what one of several jobs would."""
-    return scoring.make_scores(scoring.plan_scores([str(model)], slices, replace(SETTLED, **options), share=share)[0])
+    return scoring.make_scores(
+        scoring.plan_scores([str(model)], slices, replace(SETTLED, **options), share=share)[0]
+    )
 
 
 def test_shares_are_scored_and_joined(whole, warm_workers, slices):
@@ -151,7 +165,9 @@ def test_shares_are_scored_and_joined(whole, warm_workers, slices):
     assert only_scores(slices) == whole
 
 
-def test_a_killed_process_is_replaced_and_nothing_changes(whole, warm_workers, dying_worker, slices, capfd):
+def test_a_killed_process_is_replaced_and_nothing_changes(
+    whole, warm_workers, dying_worker, slices, capfd
+):
     scoring.score(CONTROL, slices, replace(SETTLED, workers=2))
     assert "SIGKILL" in capfd.readouterr().err
     assert only_scores(slices) == whole
@@ -160,14 +176,18 @@ def test_a_killed_process_is_replaced_and_nothing_changes(whole, warm_workers, d
 def test_processes_that_keep_dying_are_given_up(warm_workers, few_slices, tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "_serve", _die)
     with pytest.raises(UserError, match=r"keep dying \(exit status 3\)"):
-        scoring.score("control:bigram", copy_of(few_slices, tmp_path), scoring.ScoringOptions(workers=2))
+        scoring.score(
+            "control:bigram", copy_of(few_slices, tmp_path), scoring.ScoringOptions(workers=2)
+        )
 
 
 def _die(*_: object) -> None:
     os._exit(3)
 
 
-def test_what_changes_while_it_is_scored_is_noticed(finely, small_slices, tiny_model, tmp_path, monkeypatch):
+def test_what_changes_while_it_is_scored_is_noticed(
+    finely, small_slices, tiny_model, tmp_path, monkeypatch
+):
     slices, model = copy_of(small_slices, tmp_path), tmp_path / "model"
     shutil.copytree(tiny_model("llama"), model)
     original = scores.write_part
@@ -203,7 +223,9 @@ def test_a_damaged_part_is_removed_and_made_anew(whole, slices):
     assert only_scores(slices) == whole
 
 
-def test_scores_of_several_machines_come_together_in_one_folder(run, few_slices, tiny_model, tmp_path):
+def test_scores_of_several_machines_come_together_in_one_folder(
+    run, few_slices, tiny_model, tmp_path
+):
     """The models stay where they were scored."""
     models = {"attention": tiny_model("gpt_neox"), "mamba": tiny_model("mamba")}
     together = copy_of(few_slices, tmp_path / "together")
@@ -211,7 +233,12 @@ def test_scores_of_several_machines_come_together_in_one_folder(run, few_slices,
     for name, model in models.items():
         there = copy_of(few_slices, tmp_path / name)
         shutil.copytree(model, tmp_path / name / "model")
-        assert run("score", f"{name}={tmp_path / name}/model", "--slices", there, "--device", "cpu").returncode == 0
+        assert (
+            run(
+                "score", f"{name}={tmp_path / name}/model", "--slices", there, "--device", "cpu"
+            ).returncode
+            == 0
+        )
         shutil.rmtree(tmp_path / name / "model")
         for file in (there / "scores").iterdir():
             shutil.copy(file, together / "scores")
@@ -219,17 +246,38 @@ def test_scores_of_several_machines_come_together_in_one_folder(run, few_slices,
     compared = run("gap", *asked, "--slices", together, "--json")
     assert compared.returncode == 0, compared.stderr
     assert "mamba: not on this machine; its existing scores are used" in compared.stderr
-    [row] = [row for row in json.loads(compared.stdout)["gap"] if row["slice"] == "all" and row["source"] == "ALL"]
-    nlls = {name: pl.read_parquet(together / "scores" / f"{name}.parquet")["nll"].mean() for name in models}
+    [row] = [
+        row
+        for row in json.loads(compared.stdout)["gap"]
+        if row["slice"] == "all" and row["source"] == "ALL"
+    ]
+    nlls = {
+        name: pl.read_parquet(together / "scores" / f"{name}.parquet")["nll"].mean()
+        for name in models
+    }
     assert {"attention": row["nll_reference"], "mamba": row["nll_model"]} == pytest.approx(nlls)
 
     other, made = tmp_path / "other" / "slices", few_slices.parent
-    sliced = run("slice", made / "other.jsonl", "-o", other, "--counts", made / "counts.duckdb", "--max-count", 20, "--seq-len", 64)
+    sliced = run(
+        "slice",
+        made / "other.jsonl",
+        "-o",
+        other,
+        "--counts",
+        made / "counts.duckdb",
+        "--max-count",
+        20,
+        "--seq-len",
+        64,
+    )
     assert sliced.returncode == 0, sliced.stderr
     shutil.copytree(together / "scores", other / "scores")
     refused = run("gap", *asked, "--slices", other)
     assert refused.returncode == 1
-    assert "attention.parquet: already made with other options (differs in sequences_digest)" in refused.stderr.splitlines()[-1]
+    assert (
+        "attention.parquet: already made with other options (differs in sequences_digest)"
+        in refused.stderr.splitlines()[-1]
+    )
     missing = run("gap", asked[0], "rwkv=model", "--slices", together)
     assert "model: no such file or directory" in missing.stderr.splitlines()[-1]
     forced = run("score", asked[0], "--slices", together, "--force")
@@ -238,7 +286,8 @@ def test_scores_of_several_machines_come_together_in_one_folder(run, few_slices,
 
 
 def test_a_wrong_option_of_a_share_blocks_nobody(few_slices, tiny_model, tmp_path):
-    """Where no part was made yet, another job with other options goes on; where one was, it is told."""
+    """Where no part was made yet, another job with other options goes on; where one was, it is
+    told."""
     slices, model = copy_of(few_slices, tmp_path), str(tiny_model("llama"))
     with pytest.raises(UserError, match=r"context (holds|is) 256 ids"):
         score_share(model, slices, (1, 2), context=300)
@@ -252,14 +301,21 @@ def test_a_wrong_option_of_a_share_blocks_nobody(few_slices, tiny_model, tmp_pat
     assert done["stride"] == 10
 
 
-def test_the_remedy_does_what_was_typed_and_force_alone_goes_back_to_the_usual(few_slices, tiny_model, tmp_path):
-    slices, model = copy_of(few_slices, tmp_path), shutil.copytree(tiny_model("llama"), tmp_path / "model")
+def test_the_remedy_does_what_was_typed_and_force_alone_goes_back_to_the_usual(
+    few_slices, tiny_model, tmp_path
+):
+    slices, model = (
+        copy_of(few_slices, tmp_path),
+        shutil.copytree(tiny_model("llama"), tmp_path / "model"),
+    )
     half = replace(SETTLED, dtype="bfloat16")
     scoring.score(str(model), slices, SETTLED)
     with pytest.raises(UserError, match=r"differs in dtype.*--dtype bfloat16 .*--force"):
         scoring.score(str(model), slices, half)
     dtypes = [scoring.score(str(model), slices, half, force=True)["dtype"]]
-    dtypes += [scoring.score(str(model), slices, SETTLED, force=force)["dtype"] for force in (False, True)]
+    dtypes += [
+        scoring.score(str(model), slices, SETTLED, force=force)["dtype"] for force in (False, True)
+    ]
     assert dtypes == ["bfloat16", "bfloat16", "float32"]
     (model / "config.json").write_text((model / "config.json").read_text() + "\n")
     with pytest.raises(UserError, match="differs in model_digest"):
@@ -281,8 +337,12 @@ def test_strided_windows_equal_the_models_own_windows(few_slices, tiny_model, tm
             window = model.score(sequence[begin : end + 1], np.array([0, end + 1 - begin]))
             expected += window.nll[done - begin :].tolist()
             done = end
-    np.testing.assert_allclose(table.filter(pl.col("sequence").is_in(chosen))["nll"], expected, rtol=0, atol=1e-5)
-    assert scoring.score(path, slices)["stride"] == 10, "asked again without options, the scores that are there are found"
+    np.testing.assert_allclose(
+        table.filter(pl.col("sequence").is_in(chosen))["nll"], expected, rtol=0, atol=1e-5
+    )
+    assert scoring.score(path, slices)["stride"] == 10, (
+        "asked again without options, the scores that are there are found"
+    )
     with pytest.raises(UserError, match="differs in stride"):
         scoring.score(path, slices, scoring.ScoringOptions(device="cpu", context=24, stride=11))
 
@@ -299,24 +359,34 @@ def test_the_check_measures_the_distance_to_float64(few_slices, tiny_model, tmp_
     # A score that is wrong is found where it stands.
     table = pl.read_parquet(scoring.score_path(slices, path))
     nll = table["nll"].to_numpy().copy()
-    place = table.with_row_index().filter((pl.col("sequence") == 0) & (pl.col("position") == 17))["index"][0]
+    place = table.with_row_index().filter((pl.col("sequence") == 0) & (pl.col("position") == 17))[
+        "index"
+    ][0]
     nll[place] += 1
     manifest = parquet_files.read_manifest(scoring.score_path(slices, path))
     spoiled = table.with_columns(nll=pl.Series(nll)).to_arrow().cast(arrow_schema("scores"))
-    parquet_files.write_parquet(scoring.score_path(slices, path), [spoiled], arrow_schema("scores"), manifest)
+    parquet_files.write_parquet(
+        scoring.score_path(slices, path), [spoiled], arrow_schema("scores"), manifest
+    )
     found = scoring.check_scores(path, slices)
     assert (found["sequence"], found["position"]) == (0, 17)
     assert found["largest"] == pytest.approx(1, abs=1e-4)
 
 
-def test_a_model_with_another_tokenizer_reads_the_same_bytes(few_slices, tiny_model, tmp_path, capfd):
+def test_a_model_with_another_tokenizer_reads_the_same_bytes(
+    few_slices, tiny_model, tmp_path, capfd
+):
     slices, model = copy_of(few_slices, tmp_path), tmp_path / "model"
     shutil.copytree(tiny_model("mamba", vocab_size=256), model)
     path = str(model)
-    manifest = scoring.score(path, slices, scoring.ScoringOptions(device="cpu", model_tokenizer="bytes"))
+    manifest = scoring.score(
+        path, slices, scoring.ScoringOptions(device="cpu", model_tokenizer="bytes")
+    )
     assert "another tokenizer (bytes)" in capfd.readouterr().err
     table = pl.read_parquet(scoring.score_path(slices, path))
-    assert table.select("sequence", "position").equals(pl.read_parquet(slices / "tokens.parquet", columns=["sequence", "position"]))
+    assert table.select("sequence", "position").equals(
+        pl.read_parquet(slices / "tokens.parquet", columns=["sequence", "position"])
+    )
     assert table["exact"].all()
     assert manifest["num_inexact"] == 0
     # The same bytes scored by hand: the first id's bytes are context, an end token is a newline.
@@ -327,7 +397,9 @@ def test_a_model_with_another_tokenizer_reads_the_same_bytes(few_slices, tiny_mo
     nll, _, rank = direct(path, data, np.array([0, len(data)]))
     ends = np.cumsum([len(piece) for piece in pieces]) - 1
     mine = table.filter(pl.col("sequence") == 0)
-    np.testing.assert_allclose(mine["nll"], np.add.reduceat(nll, ends[:-1])[: len(first) - 1], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(
+        mine["nll"], np.add.reduceat(nll, ends[:-1])[: len(first) - 1], rtol=0, atol=1e-4
+    )
     assert mine["context"].to_list() == ends[1:].tolist()
     assert (mine["argmax"] == -1).all()
     assert (np.maximum.reduceat(rank, ends[:-1]) == mine["rank"].to_numpy()).mean() > 0.99
@@ -337,11 +409,16 @@ def test_a_model_with_another_tokenizer_reads_the_same_bytes(few_slices, tiny_mo
         with pytest.raises(UserError, match="cuda: no CUDA GPU"):
             scoring.score(path, slices, scoring.ScoringOptions(device="cuda"))
     with pytest.raises(UserError, match="differs in tokenizer"):
-        scoring.score(path, slices, scoring.ScoringOptions(device="cpu", model_tokenizer=str(slices / "tokenizer.json")))
+        scoring.score(
+            path,
+            slices,
+            scoring.ScoringOptions(device="cpu", model_tokenizer=str(slices / "tokenizer.json")),
+        )
 
 
 def renamed_end(settings: dict) -> None:
-    """The end token under a name that is not among those tried: found only by whom the slices name it to."""
+    """The end token under a name that is not among those tried: found only by whom the slices name
+    it to."""
     settings["model"]["vocab"]["<stop>"] = settings["model"]["vocab"].pop("<|endoftext|>")
     settings["added_tokens"][0]["content"] = "<stop>"
 
@@ -362,22 +439,38 @@ def without_merges(settings: dict) -> None:
 
 def fewer_entries(settings: dict) -> None:
     settings["model"]["merges"] = []
-    settings["model"]["vocab"] = {token: index for token, index in settings["model"]["vocab"].items() if index <= 256}
+    settings["model"]["vocab"] = {
+        token: index for token, index in settings["model"]["vocab"].items() if index <= 256
+    }
 
 
 @pytest.mark.parametrize(
     ("change", "same"),
     [
         (lambda _: None, True),
-        (lambda settings: settings.update(decoder={**settings["decoder"], "trim_offsets": False}, post_processor=None), True),
+        (
+            lambda settings: settings.update(
+                decoder={**settings["decoder"], "trim_offsets": False}, post_processor=None
+            ),
+            True,
+        ),
         (another_end, False),
         (swapped_ids, False),
         (without_merges, False),
         (fewer_entries, False),
     ],
-    ids=["the same", "written differently", "another end token", "swapped ids", "no merges", "fewer entries"],
+    ids=[
+        "the same",
+        "written differently",
+        "another end token",
+        "swapped ids",
+        "no merges",
+        "fewer entries",
+    ],
 )
-def test_a_models_own_tokenizer_is_known_to_be_the_slices_or_not(tiny_model, few_slices, tmp_path, change, same):
+def test_a_models_own_tokenizer_is_known_to_be_the_slices_or_not(
+    tiny_model, few_slices, tmp_path, change, same
+):
     path = tmp_path / "model"
     shutil.copytree(tiny_model("llama"), path)
     settings = json.loads(load_tokenizer(None).backend.to_str())
@@ -394,7 +487,9 @@ def test_an_end_token_that_only_the_user_can_name_is_no_false_alarm(tiny_model, 
     renamed_end(settings)
     (path / "tokenizer.json").write_text(json.dumps(settings))
     (tmp_path / "text.jsonl").write_text(json.dumps({"text": "a text of its own " * 20}) + "\n")
-    text = TextOptions([str(tmp_path / "text.jsonl")], "validation", tokenizer=str(path), end_token="<stop>")
+    text = TextOptions(
+        [str(tmp_path / "text.jsonl")], "validation", tokenizer=str(path), end_token="<stop>"
+    )
     slicing.slice_text(text, tmp_path / "slices", counts=None, seq_len=32)
     manifest = scoring.score(str(path), tmp_path / "slices", scoring.ScoringOptions(device="cpu"))
     assert manifest["num_rows"] > 0

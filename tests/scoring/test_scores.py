@@ -16,7 +16,8 @@ from recallkit.scoring.windows import ContextWindow
 
 
 class Probe:
-    """A model whose scores name the ids that it is given and how many came before, and that can fail when told."""
+    """A model whose scores name the ids that it is given and how many came before, and that can
+    fail when told."""
 
     name, vocab_size = "probe", 4096
 
@@ -53,7 +54,9 @@ def predicted(ids: np.ndarray, offsets: np.ndarray) -> list[int]:
     return [int(i) for a, b in itertools.pairwise(offsets) for i in ids[a + 1 : b]]
 
 
-def scored(model: Probe, lengths: list[int], batch: int | scores.BatchLimit, **window: object) -> scores.SequenceScores:
+def scored(
+    model: Probe, lengths: list[int], batch: int | scores.BatchLimit, **window: object
+) -> scores.SequenceScores:
     """Scores of sequences of these lengths, on their tokens."""
     ids, offsets = ragged_ids(lengths)
     limit = batch if isinstance(batch, scores.BatchLimit) else scores.BatchLimit(batch)
@@ -69,7 +72,9 @@ LENGTHS = [9, 8, 7, 30, 2, 9, 14, 31, 30]
 @pytest.mark.parametrize("batch_tokens", [1, 20, 64, 1000])
 def test_every_score_lands_on_its_token(batch_tokens):
     result = scored(Probe(), LENGTHS, batch_tokens)
-    assert result.context.tolist() == result.rank.tolist() == [k for n in LENGTHS for k in range(1, n)]
+    assert (
+        result.context.tolist() == result.rank.tolist() == [k for n in LENGTHS for k in range(1, n)]
+    )
 
 
 @settings(max_examples=100)
@@ -79,10 +84,14 @@ def test_every_score_lands_on_its_token(batch_tokens):
     stride=st.integers(1, 40),
     batch=st.integers(1, 200),
 )
-def test_windows_predict_every_token_once_with_as_much_context_as_promised(lengths, context, stride, batch):
+def test_windows_predict_every_token_once_with_as_much_context_as_promised(
+    lengths, context, stride, batch
+):
     stride = min(stride, context)
     result = scored(Probe(max_length=context), lengths, batch, stride=stride)
-    assert np.array_equal(result.context, result.rank), "the context column is not what the model saw"
+    assert np.array_equal(result.context, result.rank), (
+        "the context column is not what the model saw"
+    )
     position = np.concatenate([np.arange(1, n) for n in lengths])
     assert (result.context[position <= context] == position[position <= context]).all()
     assert (result.context[position > context] > context - stride).all()
@@ -91,7 +100,9 @@ def test_windows_predict_every_token_once_with_as_much_context_as_promised(lengt
 
 def test_a_shorter_context_can_be_chosen_and_a_longer_one_not():
     result = scored(Probe(), [30], 100, context=5, stride=5)
-    assert result.context.tolist() == [1, 2, 3, 4, 5] * 5 + [2, 3, 4, 5], "the last window is full, and only its last predictions count"
+    assert result.context.tolist() == [1, 2, 3, 4, 5] * 5 + [2, 3, 4, 5], (
+        "the last window is full, and only its last predictions count"
+    )
     with pytest.raises(UserError, match="--context 7 or less"):
         scored(Probe(max_length=7), [30], 100, context=8)
     with pytest.raises(UserError, match=r"leave ids out.*--stride 5"):
@@ -100,7 +111,9 @@ def test_a_shorter_context_can_be_chosen_and_a_longer_one_not():
 
 def test_a_carried_state_makes_batches_of_what_is_read_at_once():
     model = Probe(max_length=8)
-    assert scored(model, [30] * 4, 16, context=8, carry=True).context.tolist() == [*range(1, 30)] * 4
+    assert (
+        scored(model, [30] * 4, 16, context=8, carry=True).context.tolist() == [*range(1, 30)] * 4
+    )
     assert model.batches == [(2, 8), (2, 8)]
 
 
@@ -115,18 +128,26 @@ def test_out_of_memory_halves_the_batch_and_says_so():
 
 
 @settings(max_examples=40)
-@given(st.lists(st.lists(st.integers(2, 40), min_size=1, max_size=12), min_size=2, max_size=5), st.integers(40, 200))
+@given(
+    st.lists(st.lists(st.integers(2, 40), min_size=1, max_size=12), min_size=2, max_size=5),
+    st.integers(40, 200),
+)
 def test_what_does_not_fit_is_cut_alike_whatever_was_scored_before(parts, most_ids):
-    """One process that scored other parts before forms the same batches as a fresh one, as far as they fit."""
+    """One process that scored other parts before forms the same batches as a fresh one, as far as
+    they fit."""
 
-    def fitting(model: Probe, limit: scores.BatchLimit, lengths: list[int]) -> list[tuple[int, int]]:
+    def fitting(
+        model: Probe, limit: scores.BatchLimit, lengths: list[int]
+    ) -> list[tuple[int, int]]:
         before = len(model.batches)
         scored(model, lengths, limit)
         return [batch for batch in model.batches[before:] if batch[0] * batch[1] <= most_ids]
 
     experienced, limit = Probe(most_ids=most_ids), scores.BatchLimit(300)
     for lengths in parts:
-        assert fitting(experienced, limit, lengths) == fitting(Probe(most_ids=most_ids), scores.BatchLimit(300), lengths)
+        assert fitting(experienced, limit, lengths) == fitting(
+            Probe(most_ids=most_ids), scores.BatchLimit(300), lengths
+        )
 
 
 def test_nan_is_named_by_sequence_and_position():

@@ -1,4 +1,5 @@
-"""What no module of the program does, read from its syntax: no pickle, no code from data, no SQL from data, no shell."""
+"""What no module of the program does, read from its syntax: no pickle, no code from data, no SQL
+from data, no shell."""
 
 from __future__ import annotations
 
@@ -18,8 +19,29 @@ USERS_OWN = ROOT / "recallkit" / "models" / "user.py"
 PAGES = ROOT / "recallkit" / "report" / "markup.py"
 """Renders templates of the package, and no others."""
 
-FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib", "subprocess", "pty", "jinja2", "yaml"}
-FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "yaml.load", "yaml.unsafe_load"}
+FORBIDDEN_MODULES = {
+    "pickle",
+    "cPickle",
+    "dill",
+    "cloudpickle",
+    "marshal",
+    "shelve",
+    "joblib",
+    "subprocess",
+    "pty",
+    "jinja2",
+    "yaml",
+}
+FORBIDDEN_CALLS = {
+    "eval",
+    "exec",
+    "compile",
+    "__import__",
+    "os.system",
+    "os.popen",
+    "yaml.load",
+    "yaml.unsafe_load",
+}
 
 
 OURS = ("PackageLoader('recallkit', 'data')", "True")
@@ -47,10 +69,16 @@ def problems(path: Path) -> list[str]:
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         forbidden = FORBIDDEN_MODULES - {"pickle"} - ({"jinja2"} if path == PAGES else set())
-        found += [f"{node.lineno}: imports {name}" for name in names if name.split(".")[0] in forbidden]
+        found += [
+            f"{node.lineno}: imports {name}" for name in names if name.split(".")[0] in forbidden
+        ]
         if isinstance(node, ast.ImportFrom) and node.module == "pickle":
             found.append(f"{node.lineno}: imports from pickle")
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "pickle" and node.attr != "UnpicklingError":
+        if (
+            isinstance(node, ast.Attribute)
+            and ast.unparse(node.value) == "pickle"
+            and node.attr != "UnpicklingError"
+        ):
             found.append(f"{node.lineno}: pickle.{node.attr}")
     for name, call in calls(path):
         if name in FORBIDDEN_CALLS and path != USERS_OWN and name != "re.compile":
@@ -61,11 +89,17 @@ def problems(path: Path) -> list[str]:
             found.append(f"{call.lineno}: templates of others, or that do not escape")
         if name.endswith("torch.load") and keyword(call, "weights_only") != "True":
             found.append(f"{call.lineno}: torch.load without weights_only=True")
-        if name in ("np.load", "numpy.load") and keyword(call, "allow_pickle") not in (None, "False"):
+        if name in ("np.load", "numpy.load") and keyword(call, "allow_pickle") not in (
+            None,
+            "False",
+        ):
             found.append(f"{call.lineno}: {name} with pickles")
         if keyword(call, "shell") not in (None, "False"):
             found.append(f"{call.lineno}: a shell")
-        if name.endswith("apply_chat_template") or (keyword(call, "apply_chat_template") or "False") != "False":
+        if (
+            name.endswith("apply_chat_template")
+            or (keyword(call, "apply_chat_template") or "False") != "False"
+        ):
             found.append(f"{call.lineno}: renders a template")
         if name.rpartition(".")[2] in ("execute", "executemany", "sql") and not is_fixed_sql(call):
             found.append(f"{call.lineno}: SQL that is no fixed text: {ast.unparse(call)[:60]}")
@@ -88,7 +122,9 @@ def test_templates_escape_all_that_they_write():
     templates = sorted((ROOT / "recallkit/data").glob("*.html"))
     assert len(templates) == 3
     for path in templates:
-        assert not re.search(r"\|\s*safe\b|autoescape|Markup", path.read_text(encoding="utf-8")), path
+        assert not re.search(r"\|\s*safe\b|autoescape|Markup", path.read_text(encoding="utf-8")), (
+            path
+        )
 
 
 @pytest.mark.parametrize(
@@ -127,12 +163,34 @@ def test_code_of_checkpoints_is_off_wherever_it_can_be_switched_on():
         for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef):
                 given = [*node.args.posonlyargs, *node.args.args]
-                pairs = list(zip(given[len(given) - len(node.args.defaults) :], node.args.defaults, strict=True))
-                pairs += [(a, d) for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if d is not None]
-                defaults = [ast.unparse(default) for argument, default in pairs if argument.arg == "trust_remote_code"]
-            elif isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "trust_remote_code":
-                declared = isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "option"
-                defaults = [ast.unparse(node.value.args[1] if declared else node.value) if node.value else "none"]
+                pairs = list(
+                    zip(
+                        given[len(given) - len(node.args.defaults) :],
+                        node.args.defaults,
+                        strict=True,
+                    )
+                )
+                pairs += [
+                    (a, d)
+                    for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+                    if d is not None
+                ]
+                defaults = [
+                    ast.unparse(default)
+                    for argument, default in pairs
+                    if argument.arg == "trust_remote_code"
+                ]
+            elif (
+                isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "trust_remote_code"
+            ):
+                declared = (
+                    isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "option"
+                )
+                defaults = [
+                    ast.unparse(node.value.args[1] if declared else node.value)
+                    if node.value
+                    else "none"
+                ]
             else:
                 continue
             switches += len(defaults)
@@ -141,8 +199,18 @@ def test_code_of_checkpoints_is_off_wherever_it_can_be_switched_on():
 
 
 def test_code_of_tokenizers_is_never_run():
-    """They are loaded with the switch off in so many words: left out, transformers asks on the terminal."""
-    [call] = [call for name, call in calls(ROOT / "recallkit/text/tokenizers.py") if name == "AutoTokenizer.from_pretrained"]
+    """They are loaded with the switch off in so many words: left out, transformers asks on the
+    terminal."""
+    [call] = [
+        call
+        for name, call in calls(ROOT / "recallkit/text/tokenizers.py")
+        if name == "AutoTokenizer.from_pretrained"
+    ]
     assert keyword(call, "trust_remote_code") == "False"
-    others = [path for path in python_files("recallkit") for name, _ in calls(path) if "AutoTokenizer" in name]
+    others = [
+        path
+        for path in python_files("recallkit")
+        for name, _ in calls(path)
+        if "AutoTokenizer" in name
+    ]
     assert others == [ROOT / "recallkit/text/tokenizers.py"]

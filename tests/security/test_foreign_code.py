@@ -1,4 +1,5 @@
-"""Code that a checkpoint's files name: none is fetched, imported or run unasked, and one line says where it is named."""
+"""Code that a checkpoint's files name: none is fetched, imported or run unasked, and one line says
+where it is named."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def __getattr__(name):
 
     return called
 """
-"""A package `kernels` that notes in a file that it was imported, and which of its functions were called."""
+"""A package `kernels` that notes in a file that it was imported, and which of its functions were
+called."""
 
 TRACING = "import pathlib\n(pathlib.Path({traces!r})).open('a').write('ran ' + __file__ + '\\n')\n"
 """A module that notes that it ran."""
@@ -76,9 +78,18 @@ KERNEL_VALUES = {
     "kernels-community": "kernels-community/flash-attn2",
     "by part": {"": "eager", "text_config": OWNERS},
 }
-IMPLEMENTATIONS = ("_attn_implementation", "attn_implementation", "_experts_implementation", "experts_implementation")
+IMPLEMENTATIONS = (
+    "_attn_implementation",
+    "attn_implementation",
+    "_experts_implementation",
+    "experts_implementation",
+)
 REFUSED: dict[str, dict[str, Any]] = {
-    **{f"{key}: {kind}": {key: value} for key in IMPLEMENTATIONS for kind, value in KERNEL_VALUES.items()},
+    **{
+        f"{key}: {kind}": {key: value}
+        for key in IMPLEMENTATIONS
+        for kind, value in KERNEL_VALUES.items()
+    },
     "in text_config": {"text_config": {"_attn_implementation": OWNERS}},
     "in a part of a part": {"vision_config": {"backbone_config": {"attn_implementation": OWNERS}}},
     "in a list": {"parts": [{"_attn_implementation": OWNERS}]},
@@ -89,8 +100,15 @@ REFUSED: dict[str, dict[str, Any]] = {
     "kernel_config": {"kernel_config": {"kernel_mapping": {"RMSNorm": f"{OWNERS}:RMSNorm"}}},
     "mlp_kernels": {"mlp_kernels": [OWNERS]},
     "hub_kernels": {"hub_kernels": OWNERS},
-    "a format": {"quantization_config": {"quant_method": "compressed-tensors", "format": "evil.py:Packed"}},
-    "a format inside": {"quantization_config": {"quant_method": "compressed-tensors", "sparsity_config": {"format": "/x/evil.py:Packed"}}},
+    "a format": {
+        "quantization_config": {"quant_method": "compressed-tensors", "format": "evil.py:Packed"}
+    },
+    "a format inside": {
+        "quantization_config": {
+            "quant_method": "compressed-tensors",
+            "sparsity_config": {"format": "/x/evil.py:Packed"},
+        }
+    },
     "a transform": {
         "quantization_config": {
             "quant_method": "compressed-tensors",
@@ -98,12 +116,18 @@ REFUSED: dict[str, dict[str, Any]] = {
         }
     },
 }
-"""Entries of config.json that name code beside the repository's own: each is refused in one line."""
+"""Entries of config.json that name code beside the repository's own: each is refused in one
+line."""
 
 NOT_RUN: dict[str, dict[str, Any]] = {
     "use_kernels": {"use_kernels": True},
     "its own code": {"auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}},
-    "another's code": {"auto_map": {"AutoConfig": f"{OWNERS}--own.Config", "AutoModelForCausalLM": f"{OWNERS}--own.Model"}},
+    "another's code": {
+        "auto_map": {
+            "AutoConfig": f"{OWNERS}--own.Config",
+            "AutoModelForCausalLM": f"{OWNERS}--own.Model",
+        }
+    },
     "a tokenizer's class": {"tokenizer_class": f"{OWNERS}--own.Tokenizer"},
     "mxfp4": {"quantization_config": {"quant_method": "mxfp4"}},
     "fp8": {"quantization_config": {"quant_method": "fp8"}},
@@ -111,11 +135,18 @@ NOT_RUN: dict[str, dict[str, Any]] = {
     "a dtype": {"dtype": "load"},
     "a dtype of old": {"torch_dtype": "__loader__"},
     "no dtype of bitsandbytes": {
-        "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_compute_dtype": "load"}
+        "quantization_config": {
+            "quant_method": "bitsandbytes",
+            "load_in_4bit": True,
+            "bnb_4bit_compute_dtype": "load",
+        }
     },
     "custom_generate": {"custom_generate": OWNERS, "use_cache": True},
     "a fusion": {"fusion_config": {OWNERS: True}},
-    "a plan": {"base_model_tp_plan": {"layers.*": f"{OWNERS}:shard"}, "distributed_config": {"tp_plan": OWNERS}},
+    "a plan": {
+        "base_model_tp_plan": {"layers.*": f"{OWNERS}:shard"},
+        "distributed_config": {"tp_plan": OWNERS},
+    },
 }
 """Entries that the checkpoint is read without, or refused for: nothing runs, whichever."""
 
@@ -136,9 +167,15 @@ ADAPTERS: dict[str, dict[str, Any]] = {
 
 
 TOKENIZERS: dict[str, dict[str, Any]] = {
-    "a list": {"auto_map": {"AutoTokenizer": ["own.Tokenizer", "own.Tokenizer"]}, "tokenizer_class": "BertTokenizer"},
+    "a list": {
+        "auto_map": {"AutoTokenizer": ["own.Tokenizer", "own.Tokenizer"]},
+        "tokenizer_class": "BertTokenizer",
+    },
     "of old": {"auto_map": ["own.Tokenizer", None]},
-    "another's": {"auto_map": {"AutoTokenizer": [f"{OWNERS}--own.Tokenizer", None]}, "tokenizer_class": f"{OWNERS}--own.Tokenizer"},
+    "another's": {
+        "auto_map": {"AutoTokenizer": [f"{OWNERS}--own.Tokenizer", None]},
+        "tokenizer_class": f"{OWNERS}--own.Tokenizer",
+    },
     "its class": {"tokenizer_class": "own.Tokenizer"},
 }
 """Entries of tokenizer_config.json beside a vocabulary that transformers reads."""
@@ -152,14 +189,17 @@ def change(folder: Path, name: str, **entries: Any) -> None:
 
 @pytest.fixture(scope="module")
 def scored(tmp_path_factory, tiny_model, small_slices, home) -> SimpleNamespace:
-    """How `score` and `gap` end for each of these checkpoints, in a process with a package `kernels`, and what ran meanwhile."""
+    """How `score` and `gap` end for each of these checkpoints, in a process with a package
+    `kernels`, and what ran meanwhile."""
     folder = tmp_path_factory.mktemp("named")
     site = folder / "site"
     for package in ("kernels", "kernels-0.18.2.dist-info"):
         (site / package).mkdir(parents=True)
     traces = site / "traces"
     (site / "kernels/__init__.py").write_text(KERNELS)
-    (site / "kernels-0.18.2.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: kernels\nVersion: 0.18.2\n")
+    (site / "kernels-0.18.2.dist-info/METADATA").write_text(
+        "Metadata-Version: 2.1\nName: kernels\nVersion: 0.18.2\n"
+    )
     (site / "own.py").write_text(TRACING.format(traces=str(traces)))
     models: dict[str, Path] = {}
     for name, entries in {**REFUSED, **NOT_RUN}.items():
@@ -171,9 +211,20 @@ def scored(tmp_path_factory, tiny_model, small_slices, home) -> SimpleNamespace:
         models[name] = folder / f"adapter-{len(models)}"
         save_adapter(tiny_model("llama"), models[name])
         change(models[name], "adapter_config.json", **entries)
-    commands = {name: ["score", str(path), "--slices", str(small_slices), "--force"] for name, path in models.items()}
+    commands = {
+        name: ["score", str(path), "--slices", str(small_slices), "--force"]
+        for name, path in models.items()
+    }
     first = str(models["_attn_implementation: a name"])
-    commands["gap"] = ["gap", str(tiny_model("llama")), first, "--slices", str(small_slices), "-o", str(folder / "gap")]
+    commands["gap"] = [
+        "gap",
+        str(tiny_model("llama")),
+        first,
+        "--slices",
+        str(small_slices),
+        "-o",
+        str(folder / "gap"),
+    ]
     commands["mqar"] = ["mqar", first, "--samples", "2", "-o", str(folder / "mqar")]
     commands["trusted"] = ["score", first, "--slices", str(small_slices), "--trust-remote-code"]
     for name, entries in TOKENIZERS.items():
@@ -182,19 +233,39 @@ def scored(tmp_path_factory, tiny_model, small_slices, home) -> SimpleNamespace:
         (place / "tokenizer_config.json").write_text(json.dumps(entries))
         change(place, "config.json", **NOT_RUN["its own code"], _attn_implementation=OWNERS)
         (folder / "text.jsonl").write_text(json.dumps({"text": "a b a b"}) + "\n")
-        commands[f"tokenizer {name}"] = ["slice", str(folder / "text.jsonl"), "--tokenizer", str(place), "-o", str(place / "slices")]
+        commands[f"tokenizer {name}"] = [
+            "slice",
+            str(folder / "text.jsonl"),
+            "--tokenizer",
+            str(place),
+            "-o",
+            str(place / "slices"),
+        ]
     (folder / "commands.json").write_text(json.dumps(list(commands.values())))
     (folder / "child.py").write_text(CHILD)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *sys.path])}
     words = [sys.executable, str(folder / "child.py"), str(folder / "commands.json")]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=600, env=environment, cwd=folder)
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, timeout=600, env=environment, cwd=folder
+    )
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(lines) == len(commands), done.stderr
-    ends = {name: SimpleNamespace(status=status, line=line) for name, (_, status, line) in zip(commands, lines, strict=True)}
+    ends = {
+        name: SimpleNamespace(status=status, line=line)
+        for name, (_, status, line) in zip(commands, lines, strict=True)
+    }
     found = traces.read_text() if traces.exists() else ""
     (folder / "imported.py").write_text(IMPORTED)
-    words = [sys.executable, str(folder / "imported.py"), str(models["rwkv"]), str(models["fp8"]), str(models["GGUF"])]
-    imported = subprocess.run(words, capture_output=True, text=True, check=False, timeout=200, env=environment, cwd=folder)
+    words = [
+        sys.executable,
+        str(folder / "imported.py"),
+        str(models["rwkv"]),
+        str(models["fp8"]),
+        str(models["GGUF"]),
+    ]
+    imported = subprocess.run(
+        words, capture_output=True, text=True, check=False, timeout=200, env=environment, cwd=folder
+    )
     return SimpleNamespace(ends=ends, models=models, imported=imported, traces=found)
 
 
@@ -204,7 +275,10 @@ def copy(model: Path, place: Path, traces: Path) -> Path:
     for name in ("own.py", "evil.py", "custom_generate/generate.py"):
         (place / name).parent.mkdir(exist_ok=True)
         (place / name).write_text(TRACING.format(traces=str(traces)))
-    named = {"auto_map": {"AutoTokenizer": ["own.Tokenizer", "own.Tokenizer"]}, "tokenizer_class": "own.Tokenizer"}
+    named = {
+        "auto_map": {"AutoTokenizer": ["own.Tokenizer", "own.Tokenizer"]},
+        "tokenizer_class": "own.Tokenizer",
+    }
     change(place, "tokenizer_config.json", **named)
     change(place, "generation_config.json", custom_generate=OWNERS)
     return place
@@ -244,7 +318,9 @@ def test_each_is_refused_in_one_line_that_names_it(scored, name):
     assert "--trust-remote-code" in line
 
 
-@pytest.mark.parametrize("name", [*NOT_RUN, "rwkv", "GGUF", *(f"tokenizer {name}" for name in TOKENIZERS)])
+@pytest.mark.parametrize(
+    "name", [*NOT_RUN, "rwkv", "GGUF", *(f"tokenizer {name}" for name in TOKENIZERS)]
+)
 def test_others_are_read_without_it_or_refused_in_one_line(scored, name):
     end = scored.ends[name]
     assert end.status in (0, 1), end.line
@@ -264,7 +340,10 @@ def test_other_commands_refuse_it_too(scored, name):
     assert "_attn_implementation in its config.json is 'owner/name'" in end.line
 
 
-@pytest.mark.parametrize(("name", "reason"), [("rwkv", "model_type rwkv"), ("fp8", "quant_method fp8"), ("GGUF", "GGUF file")])
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("rwkv", "model_type rwkv"), ("fp8", "quant_method fp8"), ("GGUF", "GGUF file")],
+)
 def test_what_takes_kernels_by_default_is_scored_without_and_says_so(scored, name, reason):
     end = scored.ends[name]
     assert end.status == 0, end.line
@@ -278,5 +357,7 @@ def test_a_program_that_has_imported_the_package_gets_no_kernel_either(scored):
 
 def test_allowed_it_is_named_and_no_longer_refused(scored):
     line = scored.ends["trusted"].line
-    assert f"--trust-remote-code runs Python code that comes with this checkpoint ({OWNERS})" in line
+    assert (
+        f"--trust-remote-code runs Python code that comes with this checkpoint ({OWNERS})" in line
+    )
     assert "unasked" not in line

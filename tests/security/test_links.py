@@ -1,4 +1,5 @@
-"""Links in the place of outputs, of temporary files and of unfinished work: nothing outside is written, read for ours, or removed."""
+"""Links in the place of outputs, of temporary files and of unfinished work: nothing outside is
+written, read for ours, or removed."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ def victim(tmp_path) -> Path:
 
 
 def unharmed(victim: Path) -> bool:
-    return victim.read_text() == "theirs" and [p.name for p in victim.parent.iterdir()] == ["victim"]
+    return victim.read_text() == "theirs" and [p.name for p in victim.parent.iterdir()] == [
+        "victim"
+    ]
 
 
 def test_an_output_that_is_a_link_is_replaced_and_not_followed(tmp_path, victim):
@@ -48,7 +51,8 @@ def test_a_link_to_a_folder_or_to_a_foreign_file_is_no_table_of_ours(tmp_path, v
 
 
 def test_a_new_file_behind_a_link_is_not_written(tmp_path, victim):
-    """A link of the name of the folder in which it is written, and one of the name of the file in it."""
+    """A link of the name of the folder in which it is written, and one of the name of the file in
+    it."""
     folder = tmp_path / ".out.json.new.partial"
     folder.symlink_to(victim.parent)
     with pytest.raises(UserError, match="a link"):
@@ -63,7 +67,10 @@ def test_a_new_file_behind_a_link_is_not_written(tmp_path, victim):
 @pytest.mark.parametrize("target", ["elsewhere", "nowhere"])
 def test_unfinished_work_is_not_kept_behind_a_link(tmp_path, victim, kind, target):
     (tmp_path / ".out.partial").symlink_to(tmp_path / target)
-    with pytest.raises(UserError, match="a link, where unfinished work is kept"), kind(tmp_path / "out", {"a": 1}):
+    with (
+        pytest.raises(UserError, match="a link, where unfinished work is kept"),
+        kind(tmp_path / "out", {"a": 1}),
+    ):
         pass
     assert unharmed(victim)
     assert not (tmp_path / "nowhere").exists()

@@ -1,4 +1,5 @@
-"""Names that are paths, or nothing that a file can be called: a file name of ours stays in its folder, and mistakes are one line."""
+"""Names that are paths, or nothing that a file can be called: a file name of ours stays in its
+folder, and mistakes are one line."""
 
 from __future__ import annotations
 
@@ -42,22 +43,39 @@ def test_different_names_have_different_files():
     assert len({file_slug(name) for name in names}) == len(names)
 
 
-CASES = [("score", "../../x"), ("score", "zoo:../x"), ("gap", "/etc/passwd"), ("eval-recall", "x" * 300), ("mqar", "a\x1b[31m/b")]
+CASES = [
+    ("score", "../../x"),
+    ("score", "zoo:../x"),
+    ("gap", "/etc/passwd"),
+    ("eval-recall", "x" * 300),
+    ("mqar", "a\x1b[31m/b"),
+]
 
 
 @pytest.mark.parametrize(("command", "name"), CASES)
-def test_a_model_of_such_a_name_is_one_line(run, small_slices, tmp_path, command, name, monkeypatch):
+def test_a_model_of_such_a_name_is_one_line(
+    run, small_slices, tmp_path, command, name, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     where = ["--slices", small_slices] if command in ("score", "gap") else ["-o", tmp_path / "out"]
     models = ["control:bigram", name] if command == "gap" else [name]
-    before = sorted(path for path in small_slices.rglob("*") if path.is_file() and "control" not in str(path))
+    before = sorted(
+        path for path in small_slices.rglob("*") if path.is_file() and "control" not in str(path)
+    )
     done = run(command, *models, *where)
     assert done.returncode in (1, 2)
     assert "Traceback" not in done.stderr
     assert "\x1b" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("recallkit: ")
-    assert sorted(path for path in small_slices.rglob("*") if path.is_file() and "control" not in str(path)) == before
+    assert (
+        sorted(
+            path
+            for path in small_slices.rglob("*")
+            if path.is_file() and "control" not in str(path)
+        )
+        == before
+    )
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 

@@ -1,4 +1,5 @@
-"""Files that hold a program in place of weights: whatever they are called, none of it runs, and the refusal is one line.
+"""Files that hold a program in place of weights: whatever they are called, none of it runs, and the
+refusal is one line.
 
 `pytorch_model.bin` in a folder of transformers' is in tests/models/test_hf.py.
 """
@@ -34,7 +35,10 @@ class Program:
 def sharded(folder: Path, evil: Program) -> Path:
     (folder / "model.safetensors").unlink()
     torch.save({"model.norm.weight": evil}, folder / "pytorch_model-00001-of-00001.bin")
-    index = {"metadata": {"total_size": 1}, "weight_map": {"model.norm.weight": "pytorch_model-00001-of-00001.bin"}}
+    index = {
+        "metadata": {"total_size": 1},
+        "weight_map": {"model.norm.weight": "pytorch_model-00001-of-00001.bin"},
+    }
     (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
     return folder
 
@@ -47,14 +51,20 @@ def called_safetensors(folder: Path, evil: Program) -> Path:
 def old_bin(folder: Path, evil: Program) -> Path:
     """The format before torch 1.6, several pickles one after the other."""
     (folder / "model.safetensors").unlink()
-    torch.save({"model.norm.weight": evil}, folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    torch.save(
+        {"model.norm.weight": evil},
+        folder / "pytorch_model.bin",
+        _use_new_zipfile_serialization=False,
+    )
     return folder
 
 
 def published(folder: Path, evil: Program) -> Path:
     shutil.rmtree(folder)
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"d_model": 8, "n_layer": 1, "vocab_size": 16, "ssm_cfg": {}}))
+    (folder / "config.json").write_text(
+        json.dumps({"d_model": 8, "n_layer": 1, "vocab_size": 16, "ssm_cfg": {}})
+    )
     torch.save({"backbone.embedding.weight": evil}, folder / "pytorch_model.bin")
     return folder
 
@@ -79,7 +89,9 @@ def torch_file(folder: Path, evil: Program) -> Path:
     return folder / "RWKV-4.pth"
 
 
-@pytest.mark.parametrize("make", [sharded, called_safetensors, old_bin, published, zoo, gguf, rwkv, torch_file])
+@pytest.mark.parametrize(
+    "make", [sharded, called_safetensors, old_bin, published, zoo, gguf, rwkv, torch_file]
+)
 def test_a_program_in_place_of_weights_does_not_run(tiny_model, tmp_path, make):
     mark = tmp_path / "ran"
     shutil.copytree(tiny_model("llama"), tmp_path / "model")

@@ -1,4 +1,5 @@
-"""Tokenizers that would never end, fail in native code, or fill the memory: one line, and the process goes on or ends by itself."""
+"""Tokenizers that would never end, fail in native code, or fill the memory: one line, and the
+process goes on or ends by itself."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from tests.conftest import write_jsonl
 END = "<|endoftext|>"
 BACKTRACKING = "(a+)+$"
 HARD = "a" * 21 + "!"
-"""Each place of it costs the pattern above a fortieth to a tenth of a second, and no search as much as the library's own limit."""
+"""Each place of it costs the pattern above a fortieth to a tenth of a second, and no search as much
+as the library's own limit."""
 SECONDS_OF = HARD * 100
 """What is given up goes on in this process to its end."""
 GROWING = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
@@ -38,9 +40,30 @@ def quiet_panics(monkeypatch):
 def settings(**changes: Any) -> dict[str, Any]:
     """A tokenizer of printable characters."""
     vocab = {chr(code): code - 32 for code in range(32, 127)} | {END: 95}
-    added = {"id": 95, "content": END, "special": True, "normalized": False, "single_word": False, "lstrip": False, "rstrip": False}
-    model = {"type": "BPE", "vocab": vocab, "merges": [], "unk_token": None, **changes.pop("model", {})}
-    return {"version": "1.0", "added_tokens": [added], "model": model, "normalizer": None, "pre_tokenizer": None, **changes}
+    added = {
+        "id": 95,
+        "content": END,
+        "special": True,
+        "normalized": False,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+    }
+    model = {
+        "type": "BPE",
+        "vocab": vocab,
+        "merges": [],
+        "unk_token": None,
+        **changes.pop("model", {}),
+    }
+    return {
+        "version": "1.0",
+        "added_tokens": [added],
+        "model": model,
+        "normalizer": None,
+        "pre_tokenizer": None,
+        **changes,
+    }
 
 
 def split(pattern: str) -> dict[str, Any]:
@@ -64,7 +87,8 @@ def test_a_pattern_without_end_is_given_up(tmp_path, monkeypatch):
     tokenizer = load_tokenizer(str(written(tmp_path, settings(pre_tokenizer=split(BACKTRACKING)))))
     begun = time.monotonic()
     with pytest.raises(
-        UserError, match=r"tokenizer\.json: the tokenizer takes more than 1 s for 2,200 characters; its pattern may backtrack"
+        UserError,
+        match=r"tokenizer\.json: the tokenizer takes more than 1 s for 2,200 characters; its pattern may backtrack",
     ):
         tokenizer.encode([SECONDS_OF])
     assert time.monotonic() - begun < 60
@@ -75,11 +99,19 @@ def test_a_pattern_without_end_is_given_up(tmp_path, monkeypatch):
 def test_every_way_into_native_code_is_watched(tmp_path, monkeypatch, way):
     monkeypatch.setattr(config, "ENCODING_SECONDS", 0.5)
     replacing = {"type": "Replace", "pattern": {"Regex": BACKTRACKING}, "content": ""}
-    changes = {"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}, replacing]}} if way == "decode" else {"normalizer": replacing}
+    changes = (
+        {"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}, replacing]}}
+        if way == "decode"
+        else {"normalizer": replacing}
+    )
     tokenizer = load_tokenizer(str(written(tmp_path, settings(**changes))))
     import numpy as np
 
-    given = [np.array([ord(c) - 32 for c in SECONDS_OF], np.uint32)] if way == "decode" else [SECONDS_OF]
+    given = (
+        [np.array([ord(c) - 32 for c in SECONDS_OF], np.uint32)]
+        if way == "decode"
+        else [SECONDS_OF]
+    )
     with pytest.raises(UserError, match="takes more than"):
         getattr(tokenizer, way)(given)
 
@@ -87,7 +119,9 @@ def test_every_way_into_native_code_is_watched(tmp_path, monkeypatch, way):
 def test_a_command_ends_with_one_line(start, small_slices, tmp_path):
     tokenizer = written(tmp_path, settings(pre_tokenizer=split(BACKTRACKING)))
     shard = write_jsonl(tmp_path / "hard.jsonl", [HARD * 400])
-    process = start("count", shard, "--tokenizer", tokenizer, "-o", tmp_path / "c.duckdb", prepared=short_limit)
+    process = start(
+        "count", shard, "--tokenizer", tokenizer, "-o", tmp_path / "c.duckdb", prepared=short_limit
+    )
     process.join(120)
     assert process.exitcode == 1
     lines = process.err.read_text().strip().splitlines()
@@ -113,7 +147,13 @@ def test_ids_beyond_any_vocabulary_are_refused_before_tables_of_them_are_made(tm
     "normalizer",
     [
         {"type": "Sequence", "normalizers": [GROWING] * 40},
-        {"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": [GROWING] * 5}, {"type": "Prepend", "prepend": "x" * 60}]},
+        {
+            "type": "Sequence",
+            "normalizers": [
+                {"type": "Sequence", "normalizers": [GROWING] * 5},
+                {"type": "Prepend", "prepend": "x" * 60},
+            ],
+        },
         {"type": "Replace", "pattern": {"Regex": "."}, "content": "x" * 257},
     ],
 )
@@ -121,7 +161,9 @@ def test_replacements_that_would_fill_the_memory_are_refused(tmp_path, normalize
     with pytest.raises(UserError, match=r"its replacements can make a text [\d,]+ times as long"):
         load_tokenizer(str(written(tmp_path, settings(normalizer=normalizer))))
     with pytest.raises(UserError, match="times as long"):
-        decoder = json.loads(json.dumps(normalizer).replace("normalizers", "decoders").replace("Prepend", "Replace"))
+        decoder = json.loads(
+            json.dumps(normalizer).replace("normalizers", "decoders").replace("Prepend", "Replace")
+        )
         if normalizer["type"] == "Sequence" and "Prepend" in json.dumps(normalizer):
             decoder = {"type": "Sequence", "decoders": [GROWING] * 9}
         load_tokenizer(str(written(tmp_path, settings(decoder=decoder))))
@@ -163,12 +205,20 @@ def test_a_chat_template_is_never_rendered(tiny_model, tmp_path):
 
     path = tmp_path / "model"
     shutil.copytree(tiny_model("llama"), path)
-    template = "{% for i in range(10**9) %}{% for j in range(10**9) %}{{ raise_exception('rendered') }}{% endfor %}{% endfor %}"
+    template = (
+        "{% for i in range(10**9) %}{% for j in range(10**9) %}{{ raise_exception('rendered') "
+        "}}{% endfor %}{% endfor %}"
+    )
     written(path, settings())
-    (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template, "tokenizer_class": "PreTrainedTokenizerFast"}))
+    (path / "tokenizer_config.json").write_text(
+        json.dumps({"chat_template": template, "tokenizer_class": "PreTrainedTokenizerFast"})
+    )
     (path / "chat_template.jinja").write_text(template)
     tokenizer = load_tokenizer(str(path))
-    assert tokenizer.generated_text(tokenizer.encode(["hello"])[0].tolist()).replace(" ", "") == "hello"
+    assert (
+        tokenizer.generated_text(tokenizer.encode(["hello"])[0].tolist()).replace(" ", "")
+        == "hello"
+    )
     assert load_model(ModelPlan(ModelSpec(str(path)), 96, device="cpu")).vocab_size == 4096
 
 
@@ -177,7 +227,12 @@ def test_a_chat_template_is_never_rendered(tiny_model, tmp_path):
     [
         {"type": "BPE", "unk_token": "[UNK]"},
         {"type": "WordLevel", "unk_token": "[UNK]"},
-        {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100},
+        {
+            "type": "WordPiece",
+            "unk_token": "[UNK]",
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+        },
         {"type": "Unigram", "unk_id": None, "vocab": [["a", 0.0], [END, 0.0]]},
     ],
     ids=lambda model: model["type"],
@@ -187,7 +242,10 @@ def test_a_tokenizer_without_its_unknown_token_is_one_line(tmp_path, model):
     made["added_tokens"][0]["id"] = 1 if model["type"] == "Unigram" else 95
     tokenizer = load_tokenizer(str(written(tmp_path, made)))
     for way in (tokenizer.encode, tokenizer.encode_with_stops):
-        with pytest.raises(UserError, match=r"tokenizer\.json: the tokenizer fails \(.*(?i:unk).*\); add the token that it lacks"):
+        with pytest.raises(
+            UserError,
+            match=r"tokenizer\.json: the tokenizer fails \(.*(?i:unk).*\); add the token that it lacks",
+        ):
             way(["é\n"])
 
 
@@ -206,18 +264,32 @@ def test_a_panic_leaves_no_backtrace(start, tmp_path, monkeypatch):
 
 def test_a_panic_in_python_leaves_no_backtrace(tmp_path):
     tokenizer = written(tmp_path, settings(pre_tokenizer=split(BACKTRACKING)))
-    program = f"from recallkit.text.tokenizers import load_tokenizer; load_tokenizer({str(tokenizer)!r}).encode(['a' * 40 + '!'])"
+    program = (
+        "from recallkit.text.tokenizers import load_tokenizer; "
+        f"load_tokenizer({str(tokenizer)!r}).encode(['a' * 40 + '!'])"
+    )
     environment = {**os.environ, "RUST_BACKTRACE": "1"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert "stack backtrace" not in done.stderr
     assert re.search(r"UserError: .*the tokenizer fails \(.*retry-limit-in-match", done.stderr)
 
 
 @pytest.mark.parametrize("dropout", [0.1, 1.0])
 def test_merges_dropped_at_random_are_refused(tmp_path, dropout):
-    with pytest.raises(UserError, match=rf"drops merges at random \(dropout {dropout:g}\).*; set dropout to null"):
+    with pytest.raises(
+        UserError, match=rf"drops merges at random \(dropout {dropout:g}\).*; set dropout to null"
+    ):
         load_tokenizer(str(written(tmp_path, settings(model={"dropout": dropout}))))
-    assert load_tokenizer(str(written(tmp_path, settings(model={"dropout": 0.0})))).encode(["a"])[0].tolist() == [65]
+    assert load_tokenizer(str(written(tmp_path, settings(model={"dropout": 0.0})))).encode(["a"])[
+        0
+    ].tolist() == [65]
 
 
 @pytest.mark.parametrize("times", [0, 2])
@@ -225,11 +297,26 @@ def test_a_template_that_gives_the_text_another_number_of_times_is_refused(tmp_p
     text, end = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": END, "type_id": 0}}
     named = {END: {"id": END, "ids": [95], "tokens": [END]}}
     for single, refused in (([end] + [text] * times, True), ([end, text, end], False)):
-        template = {"type": "TemplateProcessing", "single": single, "pair": [text, text], "special_tokens": named}
-        byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
-        path = written(tmp_path, settings(post_processor={"type": "Sequence", "processors": [byte_level, template]}))
+        template = {
+            "type": "TemplateProcessing",
+            "single": single,
+            "pair": [text, text],
+            "special_tokens": named,
+        }
+        byte_level = {
+            "type": "ByteLevel",
+            "add_prefix_space": True,
+            "trim_offsets": False,
+            "use_regex": True,
+        }
+        path = written(
+            tmp_path,
+            settings(post_processor={"type": "Sequence", "processors": [byte_level, template]}),
+        )
         if refused:
-            with pytest.raises(UserError, match="its post-processor repeats the text or leaves it out"):
+            with pytest.raises(
+                UserError, match="its post-processor repeats the text or leaves it out"
+            ):
                 load_tokenizer(str(path))
         else:
             assert load_tokenizer(str(path)).prefix.ids == (95,)
@@ -245,4 +332,6 @@ def test_gigatoken_is_not_given_an_added_token_that_it_takes_minutes_for(tmp_pat
         assert (fast_encoder(load_tokenizer(str(path)), notes.append) is not None) == is_fast
     [note] = notes
     reason = "an added token of 1,001 characters"
-    assert note.startswith(f"gigatoken does not support this tokenizer ({reason}): using tokenizers, ")
+    assert note.startswith(
+        f"gigatoken does not support this tokenizer ({reason}): using tokenizers, "
+    )

@@ -1,6 +1,8 @@
-"""What the user is told and never obeyed by a terminal: whose code runs, and control characters of corpora as characters.
+"""What the user is told and never obeyed by a terminal: whose code runs, and control characters of
+corpora as characters.
 
-Errors, tables and the token view are in tests/storage/test_artifacts.py, test_cli.py and test_tokens_command.py.
+Errors, tables and the token view are in tests/storage/test_artifacts.py, test_cli.py and
+test_tokens_command.py.
 """
 
 from __future__ import annotations
@@ -27,14 +29,23 @@ def told(path, **options) -> list[str]:
 
 
 def test_whose_code_runs_is_told_where_it_may(tmp_path):
-    auto_map = {"AutoConfig": "configuration_x.XConfig", "AutoModelForCausalLM": "someone/else--modeling_x.XModel", "AutoTokenizer": "t.T"}
+    auto_map = {
+        "AutoConfig": "configuration_x.XConfig",
+        "AutoModelForCausalLM": "someone/else--modeling_x.XModel",
+        "AutoTokenizer": "t.T",
+    }
     (tmp_path / "config.json").write_text(json.dumps({"auto_map": auto_map}))
     [line] = told(tmp_path, trust_remote_code=True)
-    assert "runs Python code that comes with this checkpoint (configuration_x.py, someone/else--modeling_x.py)" in line
+    assert (
+        "runs Python code that comes with this checkpoint (configuration_x.py, "
+        "someone/else--modeling_x.py)"
+    ) in line
     assert told(tmp_path) == []
 
 
-@pytest.mark.parametrize("config", ["{}", "[]", "{", '{"auto_map": 3}', '{"auto_map": {"AutoConfig": ["a", null]}}'])
+@pytest.mark.parametrize(
+    "config", ["{}", "[]", "{", '{"auto_map": 3}', '{"auto_map": {"AutoConfig": ["a", null]}}']
+)
 def test_nothing_is_told_where_there_is_no_code(tmp_path, config):
     (tmp_path / "config.json").write_text(config)
     assert told(tmp_path, trust_remote_code=True) == []
@@ -49,7 +60,18 @@ def slices(run, home, tmp_path_factory):
     texts = [f"{HOSTILE} {text}" for text in made_up_texts(6, 60)]
     shard = write_jsonl(folder / "a.jsonl", texts, f"books{HOSTILE}")
     counted = run("count", shard, "-o", folder / "counts.duckdb")
-    sliced = run("slice", shard, "--counts", folder / "counts.duckdb", "--max-count", 5, "--seq-len", 32, "-o", folder / "slices")
+    sliced = run(
+        "slice",
+        shard,
+        "--counts",
+        folder / "counts.duckdb",
+        "--max-count",
+        5,
+        "--seq-len",
+        32,
+        "-o",
+        folder / "slices",
+    )
     assert (counted.returncode, sliced.returncode) == (0, 0), counted.stderr + sliced.stderr
     for done in (counted, sliced):
         assert not CONTROL.search(done.stdout + done.stderr)

@@ -1,4 +1,5 @@
-"""Signed URLs: what may be a key in one is in no file and no output, whether a command ends well or not."""
+"""Signed URLs: what may be a key in one is in no file and no output, whether a command ends well or
+not."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ LINES = b"".join(json.dumps({"text": text}).encode() + b"\n" for text in made_up
 
 @pytest.fixture
 def signed(tmp_path, monkeypatch):
-    """The address of a server, less http://, of a text, an archive and what a test adds; waits are none."""
+    """The address of a server, less http://, of a text, an archive and what a test adds; waits are
+    none."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as zipped:
         zipped.writestr("in/a.jsonl", LINES)
@@ -55,8 +57,13 @@ def test_no_command_writes_what_signs_a_url(signed, run, tmp_path, log):
     files["/counts.duckdb"] = (tmp_path / "counts.duckdb").read_bytes()
     counts = f"http://{host}/counts.duckdb?sig={SECRET}"
     outs = (["-o", tmp_path / "slices"], ["-o", tmp_path / "slices", "--json"], [])
-    done += [run("slice", text, archived, "--counts", counts, "--seq-len", 64, *out, *log) for out in outs]
-    done.append(run("gap", "control:recall", "control:bigram", "--slices", tmp_path / "slices", *log))
+    done += [
+        run("slice", text, archived, "--counts", counts, "--seq-len", 64, *out, *log)
+        for out in outs
+    ]
+    done.append(
+        run("gap", "control:recall", "control:bigram", "--slices", tmp_path / "slices", *log)
+    )
     done += [run(command, tmp_path / "slices", *log) for command in ("report", "tokens")]
     assert [each.returncode for each in done] == [0] * len(done), done[-1].stderr
     assert json.loads((tmp_path / "slices/manifest.json").read_text())["names"] == [
@@ -85,8 +92,16 @@ def test_no_error_does(signed, run, tmp_path, mistake):
     host, _ = signed
     url = MISTAKES[mistake].format(host=host, secret=SECRET)
     done = [run("count", url), run("slice", "demo:validation", "--counts", url)]
-    done += [run("report", url), run("count", "demo:validation", "-o", url), run("score", f"openai:{url}#m", "--slices", url)]
-    done += [run("verify", url), run("report", "--with", url, tmp_path), run("profile", "demo:validation", "--stop-words", url)]
+    done += [
+        run("report", url),
+        run("count", "demo:validation", "-o", url),
+        run("score", f"openai:{url}#m", "--slices", url),
+    ]
+    done += [
+        run("verify", url),
+        run("report", "--with", url, tmp_path),
+        run("profile", "demo:validation", "--stop-words", url),
+    ]
     assert 0 not in [each.returncode for each in done]
     assert all(each.stderr.count("\n") < 4 for each in done)
     check_secret(tmp_path, *done)
@@ -101,7 +116,10 @@ def test_no_error_does(signed, run, tmp_path, mistake):
         ),
         ("zip://a::https://me:pw@h/b.zip?x#y", "zip://a::https://***@h/b.zip?***"),
         ("https://h/a#access_token=1&b=2", "https://h/a#***"),
-        ("openai:http://localhost:8000/v1#ORG/M,tokenizer=gpt2.json", "openai:http://localhost:8000/v1#ORG/M,tokenizer=gpt2.json"),
+        (
+            "openai:http://localhost:8000/v1#ORG/M,tokenizer=gpt2.json",
+            "openai:http://localhost:8000/v1#ORG/M,tokenizer=gpt2.json",
+        ),
         ("https://h/c.duckdb#0123abcd", "https://h/c.duckdb#0123abcd"),
         ("hf://datasets/o/n@main/a.jsonl", "hf://datasets/o/n@main/a.jsonl"),
         ("did you mean https://h/a? or what?", "did you mean https://h/a? or what?"),
@@ -112,5 +130,10 @@ def test_what_is_secret_in_a_url(text, shown):
 
 
 def test_long_texts_are_redacted_soon():
-    for text in ("://" * 300_000, "#" * 300_000 + "://", "://" + "#a" * 300_000, "://" + "?" * 300_000 + ":" * 300_000):
+    for text in (
+        "://" * 300_000,
+        "#" * 300_000 + "://",
+        "://" + "#a" * 300_000,
+        "://" + "?" * 300_000 + ":" * 300_000,
+    ):
         assert len(redacted(text)) <= len(text) + 10

@@ -56,7 +56,9 @@ def copies_reference(
     and how many of these in training."""
     marks, counts = [0] * len(ids), {}
     for size in sorted(in_training):
-        sampled = [at for at in range(len(ids) - size + 1) if ngram_hash(ids[at : at + size]) <= largest]
+        sampled = [
+            at for at in range(len(ids) - size + 1) if ngram_hash(ids[at : at + size]) <= largest
+        ]
         result = [at for at in sampled if tuple(ids[at : at + size]) in in_training[size]]
         for at in result:
             marks[at : at + size] = [size] * size

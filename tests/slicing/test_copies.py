@@ -43,7 +43,9 @@ def as_groups(
     per_group: int,
 ) -> list[pa.Table]:
     """The ids of documents as row groups of `sequences.parquet`, as far as they are read."""
-    numbered = [list(zip(ids, itertools.repeat(n), strict=False)) for n, ids in enumerate(documents)]
+    numbered = [
+        list(zip(ids, itertools.repeat(n), strict=False)) for n, ids in enumerate(documents)
+    ]
     streams = numbered if boundary == "document" else [list(itertools.chain(*numbered))]
     rows = []
     for stream in streams:
@@ -53,7 +55,10 @@ def as_groups(
     schema = pa.schema(
         [("tokens", pa.list_(pa.uint32())), ("span_documents", pa.list_(pa.int32()))],
     )
-    return [pa.Table.from_pylist(rows[at : at + per_group], schema=schema) for at in range(0, len(rows), per_group)]
+    return [
+        pa.Table.from_pylist(rows[at : at + per_group], schema=schema)
+        for at in range(0, len(rows), per_group)
+    ]
 
 
 @pytest.mark.parametrize("boundary", ["pack", "document"])
@@ -82,11 +87,19 @@ def test_marks_are_those_of_the_definition(
     streams = documents if boundary == "document" else [list(itertools.chain(*documents))]
     wanted = [copies_reference(stream, in_training, largest) for stream in streams]
     finder = CopyFinder([known_of(in_training[size], size, largest) for size in sizes])
-    marks = [mark for _, marked in finder.marked(as_groups(documents, boundary, seq_len, per_group)) for mark in marked.tolist()]
+    marks = [
+        mark
+        for _, marked in finder.marked(as_groups(documents, boundary, seq_len, per_group))
+        for mark in marked.tolist()
+    ]
     assert marks == [mark for of_stream, _ in wanted for mark in of_stream[1:]]
     # Only streams of two ids or more are sequences.
     for size in sizes:
-        counted = [counts[size] for stream, (_, counts) in zip(streams, wanted, strict=True) if len(stream) > 1]
+        counted = [
+            counts[size]
+            for stream, (_, counts) in zip(streams, wanted, strict=True)
+            if len(stream) > 1
+        ]
         of_size = finder.summary()["ngrams"][str(size)]
         assert (of_size["sampled"], of_size["found"]) == tuple(
             map(sum, zip((0, 0), *counted, strict=True)),
@@ -114,7 +127,9 @@ def test_planted_copies_are_found_as_often_as_their_length_says(fraction):
         error = np.sqrt(expected * (1 - expected) / 3000)
         assert abs(per_copy.any(axis=1).mean() - expected) < 4 * error
         summary = finder.summary()["ngrams"]["13"]
-        share = (length - 12) / (length + 20)  # of the n-grams, these are in training: an estimate that needs no more than the sample
+        share = (length - 12) / (
+            length + 20
+        )  # of the n-grams, these are in training: an estimate that needs no more than the sample
         assert summary["found"] / summary["sampled"] == pytest.approx(
             share,
             abs=4 * np.sqrt(share * (1 - share) / summary["sampled"]),
@@ -122,7 +137,10 @@ def test_planted_copies_are_found_as_often_as_their_length_says(fraction):
 
 
 def sliced(tmp_path, train: list[str], valid: list[str], **options) -> tuple[pl.DataFrame, dict]:
-    paths = {name: str(write_jsonl(tmp_path / f"{name}.jsonl", texts)) for name, texts in (("train", train), ("valid", valid))}
+    paths = {
+        name: str(write_jsonl(tmp_path / f"{name}.jsonl", texts))
+        for name, texts in (("train", train), ("valid", valid))
+    }
     text = TextOptions([paths["train"]], "train")
     counting.count(text, tmp_path / "counts.duckdb", options=CountingOptions(**options), force=True)
     text = TextOptions([paths["valid"]], "validation")

@@ -97,7 +97,9 @@ def test_built_in_slices_are_what_their_sentences_say():
     classes = [np.flatnonzero(mask).tolist() for mask in members(PARTITION, ROWS, 5)]
     assert classes == [[0, 4], [1], [], [3], [2], []]
     every = [*SLICES.values(), *PARTITION]
-    assert all(slice_.sentence.endswith(".") and set(slice_.columns) <= set(COLUMNS) for slice_ in every)
+    assert all(
+        slice_.sentence.endswith(".") and set(slice_.columns) <= set(COLUMNS) for slice_ in every
+    )
     assert {"sequence", "source", "token", "match_length", "context_class", "overwritten"} < set(
         COLUMNS,
     )
@@ -175,7 +177,11 @@ def test_whatever_is_accepted_has_one_value_per_row_that_depends_on_it_alone(wor
     rng = np.random.default_rng(1)
     flags = {name: pa.array(rng.random(20) < 0.5) for name in FLAGS}
     texts = {name: pa.array(rng.choice(["a", "b"], 20)) for name in ("source", "word_kind")}
-    numbers = {name: pa.array(rng.integers(0, 4, 20), pa.int32()) for name in COLUMNS if name not in (*flags, *texts)}
+    numbers = {
+        name: pa.array(rng.integers(0, 4, 20), pa.int32())
+        for name in COLUMNS
+        if name not in (*flags, *texts)
+    }
     rows = pa.table({**numbers, **flags, **texts})
     [member] = members([slice_], rows, 1)
     singly = [bool(members([slice_], rows.slice(row, 1), 1)[0][0]) for row in range(20)]
@@ -183,7 +189,9 @@ def test_whatever_is_accepted_has_one_value_per_row_that_depends_on_it_alone(wor
 
 
 def test_the_filters_of_a_paper_are_requested_by_its_name():
-    names = [slice_.name for slice_ in parse_slices(["copy:k5", " paper:2606.20936 ", "mine=repeated"])]
+    names = [
+        slice_.name for slice_ in parse_slices(["copy:k5", " paper:2606.20936 ", "mine=repeated"])
+    ]
     copies = [f"copy:k{length}" for length in (5, 1, 2, 4, 8)]
     words = ["content_word", "function_word", "state_word"]
     marks = [f"{side}_{mark}" for mark in ("bracket", "quote") for side in ("opening", "closing")]
@@ -239,7 +247,9 @@ def ngrams_reference(ids: list[int], size: int) -> list[bool]:
     """Which ids end an n-gram of this size that ended earlier in the sequence, too, the first id
     left out."""
     grams = [tuple(ids[max(0, place - size + 1) : place + 1]) for place in range(len(ids))]
-    return [len(grams[place]) == size and grams[place] in grams[:place] for place in range(1, len(ids))]
+    return [
+        len(grams[place]) == size and grams[place] in grams[:place] for place in range(1, len(ids))
+    ]
 
 
 def copies(ids: list[int]) -> list[list[bool]]:
@@ -260,7 +270,9 @@ def test_copies_are_repeated_ngrams(ids):
 
 def test_the_columns_of_labels_are_the_slices_of_their_names(small_slices):
     rows = pq.read_table(small_slices / "tokens.parquet")
-    max_count = pl.read_parquet(small_slices / "tokens.parquet").filter("ar_hit")["train_count"].max()
+    max_count = (
+        pl.read_parquet(small_slices / "tokens.parquet").filter("ar_hit")["train_count"].max()
+    )
     hits, other, repeated, gram = members(
         [parse_slice(name) for name in ("ar_hit", "other", "repeated", "copy:k2")],
         rows,

@@ -42,7 +42,9 @@ def documents_of(sources: list[str]) -> Documents:
             [d.text for d in batch],
             add_special_tokens=False,
         )
-        result += [(np.array(e.ids, "<u2"), d.source) for e, d in zip(encodings, batch, strict=True)]
+        result += [
+            (np.array(e.ids, "<u2"), d.source) for e, d in zip(encodings, batch, strict=True)
+        ]
     return result
 
 
@@ -102,7 +104,9 @@ def brute_force_labels(
 ) -> Iterator[tuple]:
     """One row a predicted token, with a dictionary a sequence and no vectorisation."""
     inputs = streams(valid, boundary)
-    owners = [(number, source) for number, (ids, source) in enumerate(valid) for _ in range(len(ids) + 1)]
+    owners = [
+        (number, source) for number, (ids, source) in enumerate(valid) for _ in range(len(ids) + 1)
+    ]
     begin = sequence = 0
     marks_of = brute_force_marks(inputs, streams(train, boundary))
     for ids, marks in zip(map(np.ndarray.tolist, inputs), marks_of, strict=True):
@@ -156,10 +160,15 @@ def every(request) -> int:
 @pytest.fixture(scope="module")
 def real_text(test_data, every, tmp_path_factory) -> dict[str, list[str]]:
     """The shards: four of training text, one of other documents."""
-    shards = [test_data / "corpus" / f"{name}.jsonl.zst" for name in ("train-00", "train-01", "train-02", "train-03", "valid")]
+    shards = [
+        test_data / "corpus" / f"{name}.jsonl.zst"
+        for name in ("train-00", "train-01", "train-02", "train-03", "valid")
+    ]
     if every > 1:
         folder = tmp_path_factory.mktemp("sample")
-        shards = [sample(shard, every, folder / shard.name.removesuffix(".zst")) for shard in shards]
+        shards = [
+            sample(shard, every, folder / shard.name.removesuffix(".zst")) for shard in shards
+        ]
     return {"train": [str(shard) for shard in shards[:4]], "valid": [str(shards[4])]}
 
 
@@ -214,7 +223,11 @@ def test_labels_equal_brute_force_on_every_token_of_real_text(
         60,
     )
     assert_labels(tmp_path / "slices", rows)
-    assert set(pl.read_parquet(tmp_path / "slices" / "tokens.parquet", columns=["in_training"])["in_training"]) == {0, 13, 50}
+    assert set(
+        pl.read_parquet(tmp_path / "slices" / "tokens.parquet", columns=["in_training"])[
+            "in_training"
+        ]
+    ) == {0, 13, 50}
 
 
 @pytest.mark.parametrize("boundary", ["pack", "document"])
@@ -224,7 +237,10 @@ def test_labels_equal_brute_force_on_made_up_text(tmp_path, boundary, seed):
     words = np.array(["key", " value", " a", " a", "\n", " recall", " 17"])
     texts = ["".join(rng.choice(words, rng.integers(0, 90))) for _ in range(30)]
     train = [str(write_jsonl(tmp_path / "train.jsonl", texts[:15], "t"))]
-    valid = [str(write_jsonl(tmp_path / f"v{n}.jsonl", texts[15 + 5 * n : 20 + 5 * n], f"v{n}")) for n in range(3)]
+    valid = [
+        str(write_jsonl(tmp_path / f"v{n}.jsonl", texts[15 + 5 * n : 20 + 5 * n], f"v{n}"))
+        for n in range(3)
+    ]
     counting.count(TextOptions(train, "train", boundary=boundary), tmp_path / "counts.duckdb")
     options = TextOptions(valid, "validation", boundary=boundary)
     slicing.slice_text(
@@ -279,7 +295,9 @@ def test_counts_can_be_added_to_labels(run, few_slices, tiny_model, tmp_path, mo
     monkeypatch.setattr(OpenText, "encoded", None)
     done = run(*counted)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "slices/tokens.parquet").read_bytes() == (few_slices / "tokens.parquet").read_bytes()
+    assert (tmp_path / "slices/tokens.parquet").read_bytes() == (
+        few_slices / "tokens.parquet"
+    ).read_bytes()
     assert run(*queries).returncode == 0
     assert (score.stat().st_mtime_ns, score.read_bytes()) == scored
     assert "already made with other options" in run(*counted[:-1], 21).stderr
@@ -298,23 +316,39 @@ def test_a_count_of_only_the_needed_bigrams_gives_the_same_labels(small_slices, 
         rare=slicing.RareCount(20),
         seq_len=64,
     )
-    one, other = (pl.read_parquet(folder / "tokens.parquet") for folder in (small_slices, tmp_path / "slices"))
+    one, other = (
+        pl.read_parquet(folder / "tokens.parquet") for folder in (small_slices, tmp_path / "slices")
+    )
     assert one.drop("in_training").equals(other.drop("in_training"))
-    assert other["in_training"].null_count() == len(other), "a count of some bigrams only keeps no hashes"
-    assert meta["num_bigrams"] <= parquet_files.read_manifest(small_slices / "tokens.parquet")["counts"]["num_bigrams"]
+    assert other["in_training"].null_count() == len(other), (
+        "a count of some bigrams only keeps no hashes"
+    )
+    assert (
+        meta["num_bigrams"]
+        <= parquet_files.read_manifest(small_slices / "tokens.parquet")["counts"]["num_bigrams"]
+    )
 
 
 # ----------------------------------------------------------------------------- bytes, the tokenizer
 
 
 def num_bytes_of(folder: Path) -> dict[str, list[int | None]]:
-    return {source: rest for source, *rest in parquet_files.read_manifest(folder / "tokens.parquet")["num_bytes"]}
+    return {
+        source: rest
+        for source, *rest in parquet_files.read_manifest(folder / "tokens.parquet")["num_bytes"]
+    }
 
 
 def test_labels_are_encoded_as_every_reader_knows(few_slices):
-    """DuckDB reads whole numbers whose bytes are split from 2.0 only, and users' tools are older."""
+    """DuckDB reads whole numbers whose bytes are split from 2.0 only, and users' tools are
+    older."""
     groups = pq.ParquetFile(few_slices / "tokens.parquet").metadata.to_dict()["row_groups"]
-    result = {encoding for group in groups for column in group["columns"] for encoding in column["encodings"]}
+    result = {
+        encoding
+        for group in groups
+        for column in group["columns"]
+        for encoding in column["encodings"]
+    }
     assert result == {"PLAIN", "RLE", "RLE_DICTIONARY", "DELTA_BINARY_PACKED"}
 
 
@@ -351,12 +385,16 @@ def test_bytes_of_text_are_counted_by_hand(tmp_path):
 @pytest.mark.parametrize("name", ["built-in", "sentencepiece", "bytes"])
 def test_bytes_are_those_of_the_texts(tmp_path, name):
     texts = {f"s{n}": [f"{'the model ' * n}é", "recalls"] for n in range(3)}
-    shards = [str(write_jsonl(tmp_path / f"{source}.jsonl", texts[source], source)) for source in texts]
+    shards = [
+        str(write_jsonl(tmp_path / f"{source}.jsonl", texts[source], source)) for source in texts
+    ]
     tokenizer = {"built-in": None, "bytes": "bytes"}.get(name, str(tmp_path / "t.json"))
     made(name).backend.save(str(tmp_path / "t.json"))
     options = TextOptions(shards, "validation", tokenizer=tokenizer, boundary="document")
     manifest = slicing.slice_text(options, tmp_path / "slices", counts=None, seq_len=5)
-    expected = {source: [len("".join(documents).encode()), None] for source, documents in texts.items()}
+    expected = {
+        source: [len("".join(documents).encode()), None] for source, documents in texts.items()
+    }
     assert num_bytes_of(tmp_path / "slices") == {
         "ALL": [sum(num_bytes for num_bytes, _ in expected.values()), None],
         **expected,

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from recallkit.slicing.label_kernels import longest_matches
 from tests.slicing.references import longest_matches_reference
 
-ids_of = st.one_of(st.lists(st.integers(0, top), min_size=1, max_size=40) for top in (0, 1, 2, 5, 2**32 - 1))
+ids_of = st.one_of(
+    st.lists(st.integers(0, top), min_size=1, max_size=40) for top in (0, 1, 2, 5, 2**32 - 1)
+)
 
 
 def by_automaton(ids: list[int]) -> list[int]:
@@ -72,7 +74,9 @@ def test_an_example_by_hand():
 @example([[5], [5, 5, 5], [5], [2**32 - 1, 2**31, 2**32 - 1, 2**31, 2**32 - 1]], 2)
 def test_any_sequences_are_the_reference(sequences, num_threads):
     expected = [longest_matches_reference(ids) for ids in sequences]
-    assert matched(sequences, num_threads=num_threads) == [length for lengths in expected for length in lengths]
+    assert matched(sequences, num_threads=num_threads) == [
+        length for lengths in expected for length in lengths
+    ]
     assert [by_automaton(ids) for ids in sequences] == expected
 
 

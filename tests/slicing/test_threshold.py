@@ -70,7 +70,9 @@ def test_a_rate_of_less_than_one_occurrence_is_no_threshold(rate, num_tokens):
 )
 def test_it_is_said_where_counts_are_too_small_for_a_rate(rare, num_tokens, is_told):
     chosen = rare.resolve(counts_of(num_tokens))
-    assert (small_counts_note({"max_count": chosen.max_count, "threshold": chosen.facts()}) is not None) == is_told
+    assert (
+        small_counts_note({"max_count": chosen.max_count, "threshold": chosen.facts()}) is not None
+    ) == is_told
 
 
 @pytest.mark.parametrize(

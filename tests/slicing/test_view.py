@@ -40,7 +40,9 @@ def test_slices_are_printed_within_80_columns(small_slices, monkeypatch, capsys)
     console.terminal.cache_clear()
     path = small_slices / "tokens.parquet"
     packs = [Path("own"), Path("changed")]
-    SlicesView(small_slices, parquet_files.read_manifest(path), summarise_slices(path), packs).print()
+    SlicesView(
+        small_slices, parquet_files.read_manifest(path), summarise_slices(path), packs
+    ).print()
     console.terminal.cache_clear()
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"Tables (Parquet): {small_slices}"

@@ -48,7 +48,10 @@ def test_labels_counted_by_hand():
     result = labelled(
         [
             tokens(
-                "So| Quen|neville| saw| the| Quen|neville|.| The| cat|(|s|)|,| quen|neville|)|¦|Quen|neville|)",
+                (
+                    "So| Quen|neville| saw| the| Quen|neville|.| The| cat|(|s|)|,| "
+                    "quen|neville|)|¦|Quen|neville|)"
+                ),
             )
         ],
         [*range(20, 40)],
@@ -213,7 +216,9 @@ PIECES = [
 
 def words_reference(sequence: list[bytes], counts: list[int]) -> list[tuple]:
     """The rows of one sequence, from loops over its characters, document by document."""
-    runs: list[tuple[str, int, int, bool]] = []  # text, the first and last byte of the sequence, whether it begins a sentence
+    runs: list[
+        tuple[str, int, int, bool]
+    ] = []  # text, the first and last byte of the sequence, whether it begins a sentence
     at, document = 0, b""
     for piece in [*sequence, END]:
         if piece != END:
@@ -282,7 +287,9 @@ def quotations(text: str) -> list[list[int | None]]:
         before, after = text[:place][-1:], text[place + 1 :][:1]
         in_word = [bool(side) and (side.isalnum() or side == "_") for side in (before, after)]
         opens = mark in "“„‚" or (mark in "\"'" and not in_word[0] and not after.isspace())
-        closes = mark in "“”" or (mark in "’\"'" and not in_word[1] and not (mark != "’" and before.isspace()))
+        closes = mark in "“”" or (
+            mark in "’\"'" and not in_word[1] and not (mark != "’" and before.isspace())
+        )
         byte = len(text[:place].encode("utf-8", "surrogateescape"))
         own = {"“": "„", "”": "“„", "’": "‚", '"': '"', "'": "'"}.get(mark, "")
         match = [number for number, (open_mark, _) in enumerate(left) if open_mark in own]
@@ -379,9 +386,14 @@ def test_the_table_is_made_on_demand_reused_and_made_again_for_another_definitio
     for name in own.column_names:
         rows = rows.append_column(name, own[name])
     max_count = open_tokens(slices / "tokens.parquet").max_count
-    result = {slice_.name: int(mask.sum()) for slice_, mask in zip(given_, members(given_, rows, max_count), strict=True)}
+    result = {
+        slice_.name: int(mask.sum())
+        for slice_, mask in zip(given_, members(given_, rows, max_count), strict=True)
+    }
     assert min(result.values()) > 0
-    assert {name: tables.gap.filter(source="ALL", slice=name)["tokens"][0] for name in result} == result
+    assert {
+        name: tables.gap.filter(source="ALL", slice=name)["tokens"][0] for name in result
+    } == result
     monkeypatch.setattr(words, "_VERSION", words._VERSION + 1)
     make_words(slices)
     assert path.stat().st_mtime_ns != before

@@ -1,4 +1,5 @@
-"""Files are whole or absent; manifests tell what a file is and refuse what it is not; journals guard unfinished work."""
+"""Files are whole or absent; manifests tell what a file is and refuse what it is not; journals
+guard unfinished work."""
 
 from __future__ import annotations
 
@@ -37,8 +38,14 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
 
 def test_a_manifest_comes_back(tmp_path):
     table = pa.table({"a": [1]})
-    written = parquet_files.write_parquet(tmp_path / "t.parquet", [table, table], table.schema, lambda: {"kind": "x"})
-    assert parquet_files.read_manifest(tmp_path / "t.parquet") == written == {"kind": "x", "schema_version": config.SCHEMA_VERSION}
+    written = parquet_files.write_parquet(
+        tmp_path / "t.parquet", [table, table], table.schema, lambda: {"kind": "x"}
+    )
+    assert (
+        parquet_files.read_manifest(tmp_path / "t.parquet")
+        == written
+        == {"kind": "x", "schema_version": config.SCHEMA_VERSION}
+    )
     assert pq.read_metadata(tmp_path / "t.parquet").num_row_groups == 2
 
 
@@ -48,7 +55,12 @@ def test_a_manifest_comes_back(tmp_path):
         (lambda p: None, "no such table"),
         (lambda p: p.write_bytes(b"PAR1 not really"), "not a readable Parquet file"),
         (lambda p: pq.write_table(pa.table({"a": [1]}), p), "without recallkit's manifest"),
-        (lambda p: parquet_files.write_parquet(p, [], pa.schema([("a", pa.int8())]), {"schema_version": 999}), "schema 999"),
+        (
+            lambda p: parquet_files.write_parquet(
+                p, [], pa.schema([("a", pa.int8())]), {"schema_version": 999}
+            ),
+            "schema 999",
+        ),
     ],
 )
 def test_what_is_no_table_of_ours_is_one_line(tmp_path, make, message):
@@ -90,13 +102,18 @@ def test_unfinished_work_with_other_options_is_kept_unless_forced(tmp_path):
     target = tmp_path / "out"
     with Journal(target, {"a": 1, "b": 2}) as journal:
         journal.commit({"hours": "of work"})
-    with pytest.raises(UserError, match=r"differs in b.*--force"), Journal(target, {"a": 1, "b": 3}):
+    with (
+        pytest.raises(UserError, match=r"differs in b.*--force"),
+        Journal(target, {"a": 1, "b": 3}),
+    ):
         pass
     with Journal(target, {"a": 1, "b": 2}) as journal:
         assert journal.state == {"hours": "of work"}
     with Journal(target, {"a": 1, "b": 3}, force=True) as journal:
         assert not journal.resumed
-        assert not (journal.folder / "state.json").exists(), "a run with the former options would take parts of this one for its own"
+        assert not (journal.folder / "state.json").exists(), (
+            "a run with the former options would take parts of this one for its own"
+        )
 
 
 def test_a_damaged_state_of_unfinished_work_is_refused_unless_forced(tmp_path):
@@ -105,14 +122,26 @@ def test_a_damaged_state_of_unfinished_work_is_refused_unless_forced(tmp_path):
         journal.commit({})
     state = journal.folder / "state.json"
     artifacts.write_json(state, {**artifacts.read_json(state), "num_parts": -1})
-    with pytest.raises(UserError, match=r"the state of unfinished work is damaged; begin again with --force"), Journal(target, {"a": 1}):
+    with (
+        pytest.raises(
+            UserError, match=r"the state of unfinished work is damaged; begin again with --force"
+        ),
+        Journal(target, {"a": 1}),
+    ):
         pass
     assert state.exists()
     with Journal(target, {"a": 1}, force=True) as journal:
         assert (journal.num_parts, journal.state) == (0, {})
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, lambda part: part.write_bytes(b""), lambda part: part.write_bytes(part.read_bytes()[:-9])])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        Path.unlink,
+        lambda part: part.write_bytes(b""),
+        lambda part: part.write_bytes(part.read_bytes()[:-9]),
+    ],
+)
 def test_where_a_part_is_missing_or_damaged_work_begins_anew(tmp_path, damage):
     """Later parts go on from it: none of them is taken."""
     table = pa.table({"a": [1, 2, 3]})
@@ -123,7 +152,10 @@ def test_where_a_part_is_missing_or_damaged_work_begins_anew(tmp_path, damage):
     with Journal(tmp_path / "out", {"a": 1}) as journal:
         assert journal.read(1, table.schema).equals(table)
         damage(journal.part(0))
-        with pytest.raises(UserError, match=r"a part of unfinished work is missing or damaged.*run the same command again"):
+        with pytest.raises(
+            UserError,
+            match=r"a part of unfinished work is missing or damaged.*run the same command again",
+        ):
             journal.read(0, table.schema)
     with Journal(tmp_path / "out", {"a": 1}) as journal:
         assert (journal.num_parts, journal.state) == (0, {})
@@ -132,7 +164,9 @@ def test_where_a_part_is_missing_or_damaged_work_begins_anew(tmp_path, damage):
 def test_of_two_that_write_one_output_the_second_is_told_whose_the_first_is(tmp_path):
     with (
         Journal(tmp_path / "out", {}),
-        pytest.raises(UserError, match=rf"another recallkit process is writing this \(process {os.getpid()}\)"),
+        pytest.raises(
+            UserError, match=rf"another recallkit process is writing this \(process {os.getpid()}\)"
+        ),
     ):
         Journal(tmp_path / "out", {}).__enter__()
 
@@ -147,25 +181,32 @@ def test_files_that_are_not_ours_are_never_replaced(tmp_path):
     artifacts.check_replaceable(tmp_path / "new")
 
 
-# -------------------------------------------------------------------------------------------------- digests of weights
+# ------------------------------------------------------------------------------- digests of weights
 
 
 @pytest.fixture
 def digest_home(tmp_path, monkeypatch):
-    """A cache folder of its own, and files that count as large and settled as soon as they are written."""
+    """A cache folder of its own, and files that count as large and settled as soon as they are
+    written."""
     monkeypatch.setenv("RECALLKIT_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(artifacts, "_REMEMBERED_BYTES", 8)
     monkeypatch.setattr(artifacts, "_SETTLING_NS", -1)
     return tmp_path / "home"
 
 
-@pytest.mark.parametrize("change", ["bytes", "bytes, with the old time", "another file in its place"])
-def test_changed_weights_are_noticed_even_with_the_old_length_and_time(digest_home, tmp_path, change):
+@pytest.mark.parametrize(
+    "change", ["bytes", "bytes, with the old time", "another file in its place"]
+)
+def test_changed_weights_are_noticed_even_with_the_old_length_and_time(
+    digest_home, tmp_path, change
+):
     weights = tmp_path / "weights"
     weights.write_bytes(b"0123456789")
     hashing.digest_weights(weights)
     before = weights.stat()
-    time.sleep(0.05)  # beyond the grain of the system's file times, as _SETTLING_NS sees to in earnest
+    time.sleep(
+        0.05
+    )  # beyond the grain of the system's file times, as _SETTLING_NS sees to in earnest
     if change.startswith("another"):
         (tmp_path / "other").write_bytes(b"012345678x")
         (tmp_path / "other").replace(weights)
@@ -176,18 +217,30 @@ def test_changed_weights_are_noticed_even_with_the_old_length_and_time(digest_ho
     assert hashing.digest_weights(weights) == hashing.digest_file(weights)
 
 
-# ------------------------------------------------------------------------------------------------------------- journals
+# ----------------------------------------------------------------------------------------- journals
 
 
 def test_independent_parts_are_shared_by_those_who_say_so(tmp_path):
     key = {"a": 1}
-    with PartsJournal(tmp_path / "out", key, shared=True) as one, PartsJournal(tmp_path / "out", key, shared=True) as other:
+    with (
+        PartsJournal(tmp_path / "out", key, shared=True) as one,
+        PartsJournal(tmp_path / "out", key, shared=True) as other,
+    ):
         one.parts.path(3).write_text("x")
         assert other.parts.done() == {3}
-        assert [one.parts.settle("batch", lambda: 7), other.parts.settle("batch", lambda: 9)] == [7, 7]
-        with pytest.raises(UserError, match="another recallkit process"), PartsJournal(tmp_path / "out", key):
+        assert [one.parts.settle("batch", lambda: 7), other.parts.settle("batch", lambda: 9)] == [
+            7,
+            7,
+        ]
+        with (
+            pytest.raises(UserError, match="another recallkit process"),
+            PartsJournal(tmp_path / "out", key),
+        ):
             pass
-        with pytest.raises(UserError, match="differs in a"), PartsJournal(tmp_path / "out", {"a": 2}, shared=True):
+        with (
+            pytest.raises(UserError, match="differs in a"),
+            PartsJournal(tmp_path / "out", {"a": 2}, shared=True),
+        ):
             pass
     with PartsJournal(tmp_path / "out", {"a": 2}, force=True) as discarding:
         assert discarding.parts.done() == set(), "parts made under another key are not taken"
@@ -196,13 +249,18 @@ def test_independent_parts_are_shared_by_those_who_say_so(tmp_path):
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
-def test_where_a_file_system_has_no_locks_slice_and_count_go_on(tmp_path, home, monkeypatch, number):
+def test_where_a_file_system_has_no_locks_slice_and_count_go_on(
+    tmp_path, home, monkeypatch, number
+):
     def refuse(descriptor: int, kind: int) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     text = write_jsonl(tmp_path / "text.jsonl", made_up_texts(12, 60))
-    for command in (("count", text, "-o", tmp_path / "c.duckdb"), ("slice", text, "-o", tmp_path / "s", "--seq-len", 32)):
+    for command in (
+        ("count", text, "-o", tmp_path / "c.duckdb"),
+        ("slice", text, "-o", tmp_path / "s", "--seq-len", 32),
+    ):
         outcome = assert_manners(invoke(*command))
         assert outcome.status == 0, outcome.err
     assert verify(tmp_path).is_sound
@@ -217,12 +275,15 @@ def test_equal_results_have_equal_digests_whatever_time_they_took(tmp_path):
     x, y = (artifacts.read_json(tmp_path / name / "manifest.json") for name in "xy")
     assert (x.pop("timings"), y.pop("timings")) == tuple(timings)
     assert x == y
-    digests = {json.loads((tmp_path / name / "manifest.json").read_text())["digest"] for name in "xy"}
+    digests = {
+        json.loads((tmp_path / name / "manifest.json").read_text())["digest"] for name in "xy"
+    }
     assert len(digests) == 1
 
 
 def test_a_table_of_a_result_that_is_replaced_and_an_export_beside_it(tmp_path):
-    """Tables that the new result has no more are removed; exports, other members, stay; what no list names is never replaced."""
+    """Tables that the new result has no more are removed; exports, other members, stay; what no
+    list names is never replaced."""
     tables = dataclasses.make_dataclass("Tables", ["gap", "by_overlap"])
     frame = pl.DataFrame({"a": [1]})
     parquet_files.write_frames(tables(frame, frame), tmp_path, {"kind": "numbers"})
@@ -232,7 +293,10 @@ def test_a_table_of_a_result_that_is_replaced_and_an_export_beside_it(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"gap.parquet", "gap.md", "manifest.json"}
     assert set(artifacts.members(tmp_path / "manifest.json")) == {"gap.parquet", "gap.md"}
     (tmp_path / "gap.tex").write_text("mine")
-    with pytest.raises(UserError, match="did not write"), artifacts.adding_members(tmp_path, ["gap.md", "gap.tex"]):
+    with (
+        pytest.raises(UserError, match="did not write"),
+        artifacts.adding_members(tmp_path, ["gap.md", "gap.tex"]),
+    ):
         pass
     assert (tmp_path / "gap.tex").read_text() == "mine"
 

@@ -28,7 +28,12 @@ def listening(path: Path) -> None:
 READERS = [given_files.check_file, parquet_files.read_manifest]
 
 
-KINDS = [(pipe, "a pipe"), (zeros, "a device"), (Path.mkdir, "a directory"), (listening, "a socket")]
+KINDS = [
+    (pipe, "a pipe"),
+    (zeros, "a device"),
+    (Path.mkdir, "a directory"),
+    (listening, "a socket"),
+]
 
 
 @pytest.mark.parametrize(("make", "kind"), KINDS)
@@ -36,7 +41,9 @@ def test_what_is_no_file_is_refused_without_waiting_for_it(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     make(Path("x.json"))
     for reader in READERS if kind == "a socket" else [*READERS, given_files.read_file]:
-        with pytest.raises(UserError, match=f"x.json: {kind}, but a file is expected; give a regular file"):
+        with pytest.raises(
+            UserError, match=f"x.json: {kind}, but a file is expected; give a regular file"
+        ):
             reader(Path("x.json"))
 
 
@@ -45,7 +52,9 @@ def test_a_file_of_more_bytes_than_it_may_have(tmp_path):
     path.write_bytes(b"12345")
     assert given_files.read_file(path, 5) == b"12345"
     for reader in (given_files.read_file, given_files.check_file):
-        with pytest.raises(UserError, match="a file of 5 bytes, more than the 4 that such a file may have"):
+        with pytest.raises(
+            UserError, match="a file of 5 bytes, more than the 4 that such a file may have"
+        ):
             reader(path, 4)
     os.truncate(path, given_files.MAX_JSON_BYTES + 1)
     assert given_files.check_file(path) == path

@@ -49,11 +49,15 @@ def test_what_is_here_wins(run, hub, gpt2, tmp_path, monkeypatch):
 
 
 def test_a_name_that_is_not_in_the_cache(run, hub, tmp_path):
-    """The error names the cache and why the hub is not asked, and what this command takes instead."""
+    """The error names the cache and why the hub is not asked, and what this command takes
+    instead."""
     text = write_jsonl(tmp_path / "text.jsonl", made_up_texts(2, 20))
     done = run("slice", text, "--tokenizer", "distilgpt2", "-o", tmp_path / "slices")
     lines = done.stderr.strip().splitlines()
     assert (done.returncode, len(lines)) == (1, 1)
     assert f"distilgpt2: neither here nor in the hub's cache ({tmp_path / 'hub'}), and" in lines[0]
-    assert "HF_HUB_OFFLINE is set; download it with a network connection, or give a tokenizer.json" in lines[0]
+    assert (
+        "HF_HUB_OFFLINE is set; download it with a network connection, or give a tokenizer.json"
+        in lines[0]
+    )
     assert lines[0].endswith("with --tokenizer")

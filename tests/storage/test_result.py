@@ -1,4 +1,5 @@
-"""A result is found when it is whole and of the same options, refused when of others, and resumed from its own journal."""
+"""A result is found when it is whole and of the same options, refused when of others, and resumed
+from its own journal."""
 
 from __future__ import annotations
 
@@ -33,7 +34,12 @@ def write(result: Result) -> None:
 
 @pytest.fixture
 def result(tmp_path) -> Result:
-    return Result(tmp_path / "out.parquet", "scores", {"seed": 1, "of": [1, 2]}, others=[tmp_path / "first.parquet"])
+    return Result(
+        tmp_path / "out.parquet",
+        "scores",
+        {"seed": 1, "of": [1, 2]},
+        others=[tmp_path / "first.parquet"],
+    )
 
 
 def test_it_is_found_by_its_options(result, capsys):
@@ -43,13 +49,20 @@ def test_it_is_found_by_its_options(result, capsys):
     assert result.is_complete()
     assert capsys.readouterr().err == ""
     assert result.reused() == {**result.stamp(), "reused": True}
-    assert capsys.readouterr().err == f"recallkit: {result.path} is complete: reused (--force makes it again)\n"
+    assert (
+        capsys.readouterr().err
+        == f"recallkit: {result.path} is complete: reused (--force makes it again)\n"
+    )
 
 
 def test_one_of_other_options_is_refused_unless_forced(result):
     write(result)
-    other = dataclasses.replace(result, options={"seed": 2, "of": [1, 2], "new": None}, remedy="take another")
-    with pytest.raises(UserError, match=r"already made with other options \(differs in seed\)") as caught:
+    other = dataclasses.replace(
+        result, options={"seed": 2, "of": [1, 2], "new": None}, remedy="take another"
+    )
+    with pytest.raises(
+        UserError, match=r"already made with other options \(differs in seed\)"
+    ) as caught:
         other.finished()
     assert (caught.value.where, caught.value.remedy) == (str(result.path), "take another")
     assert dataclasses.replace(other, force=True).finished() is None
@@ -103,8 +116,15 @@ def test_an_interrupted_run_is_resumed_by_the_same_options_alone(result, capsys)
         journal.note_resumed(len(journal.parts.done()), "parts")
         saved = json.loads((journal.folder / "state.json").read_text())
     assert saved["key"] == {**result.options, "batch": 8}
-    assert capsys.readouterr().err == f"recallkit: {result.path}: resuming after 1 parts of an interrupted run\n"
-    for refused in (result.parts(batch=9), result.journal(), dataclasses.replace(result, options={"seed": 2}).parts(batch=8)):
+    assert (
+        capsys.readouterr().err
+        == f"recallkit: {result.path}: resuming after 1 parts of an interrupted run\n"
+    )
+    for refused in (
+        result.parts(batch=9),
+        result.journal(),
+        dataclasses.replace(result, options={"seed": 2}).parts(batch=8),
+    ):
         with pytest.raises(UserError, match="an unfinished run with other options"), refused:
             pass
     write(result)
@@ -130,7 +150,11 @@ def test_tables_of_several_frames_are_whole_together(tmp_path, monkeypatch):
     read = read_tables(OwnTables, tmp_path)
     assert (read.first["a"].to_list(), read.last["a"].to_list()) == ([1], [2])
     beside = json.loads((tmp_path / MANIFEST).read_text())
-    assert {name: beside[name] for name in ("kind", "x", "options")} == {"kind": "last", "x": 1, "options": {"x": 1}}
+    assert {name: beside[name] for name in ("kind", "x", "options")} == {
+        "kind": "last",
+        "x": 1,
+        "options": {"x": 1},
+    }
     other = dataclasses.replace(question, folder=tmp_path / "other")
     other.write(OwnTables(made.last, made.first), {"x": 1}, Timings())
     (tmp_path / "other" / "first.parquet").replace(tmp_path / "first.parquet")
@@ -174,7 +198,10 @@ def test_work_does_not_begin_where_a_result_came_meanwhile(result, work):
     other = dataclasses.replace(result, options={"seed": 2, "of": [1, 2]})
     assert other.finished() is None
     write(result)
-    with pytest.raises(UserError, match=r"already made with other options \(differs in seed\)"), getattr(other, work)():
+    with (
+        pytest.raises(UserError, match=r"already made with other options \(differs in seed\)"),
+        getattr(other, work)(),
+    ):
         pytest.fail("it began")
     assert result.is_complete()
     assert not [path for path in result.path.parent.iterdir() if path.name.startswith(".")]

@@ -1,4 +1,5 @@
-"""Timings: seconds of a clock that runs forward, amounts, what is kept of earlier runs, and what is never touched by them."""
+"""Timings: seconds of a clock that runs forward, amounts, what is kept of earlier runs, and what is
+never touched by them."""
 
 from __future__ import annotations
 
@@ -41,34 +42,66 @@ def test_a_damaged_manifest_has_no_timings(tmp_path):
 
 
 def test_durations_are_as_people_say_them():
-    shown = {0.0123: "0.01 s", 12.34: "12.3 s", 59.96: "1 min 0 s", 754.0: "12 min 34 s", 3599.7: "1 h 0 min", 7500.0: "2 h 5 min"}
+    shown = {
+        0.0123: "0.01 s",
+        12.34: "12.3 s",
+        59.96: "1 min 0 s",
+        754.0: "12 min 34 s",
+        3599.7: "1 h 0 min",
+        7500.0: "2 h 5 min",
+    }
     assert {seconds: duration(seconds) for seconds in shown} == shown
 
 
 def test_a_line_says_what_took_how_long():
-    stages = {"tokenising": Stage(seconds=10.0, amounts={"tokens": 12_000_000}), "labelling": Stage(True, 2.0)}
-    timings = {"seconds": 12.0, "resumed": True, "stages": {name: stage.to_json() for name, stage in stages.items()}}
+    stages = {
+        "tokenising": Stage(seconds=10.0, amounts={"tokens": 12_000_000}),
+        "labelling": Stage(True, 2.0),
+    }
+    timings = {
+        "seconds": 12.0,
+        "resumed": True,
+        "stages": {name: stage.to_json() for name, stage in stages.items()},
+    }
     assert timings_lines(timings, "sliced") == [
-        "Took 12.0 s: tokenising 10.0 s (1.2M tokens/s), labelling 2.0 s; the time of an interrupted run is not included."
+        (
+            "Took 12.0 s: tokenising 10.0 s (1.2M tokens/s), labelling 2.0 s; the time of an "
+            "interrupted run is not included."
+        )
     ]
 
 
-# ---------------------------------------------------------------------------------------------------- of commands
+# -------------------------------------------------------------------------------------- of commands
 
 
 def test_no_footer_holds_timings(tmp_path, small_slices):
     text = TextOptions([str(small_slices.parent / "valid.jsonl")], "validation")
-    slicing.slice_text(text, tmp_path / "s", counts=small_slices.parent / "counts.duckdb", rare=slicing.RareCount(20), seq_len=64)
+    slicing.slice_text(
+        text,
+        tmp_path / "s",
+        counts=small_slices.parent / "counts.duckdb",
+        rare=slicing.RareCount(20),
+        seq_len=64,
+    )
     profiling.profile_slices(tmp_path / "s", tmp_path / "p")
     attribution.gap("control:recall", ["control:bigram"], tmp_path / "s", tmp_path / "g")
     for path in tmp_path.rglob("*.parquet"):
         assert "timings" not in json.dumps(parquet_files.read_manifest(path)), path
     assert {path.name for path in (tmp_path / "s" / "scores").iterdir()} == {
-        f"{scoring.score_path(tmp_path, name).stem}{end}" for name in ("control:recall", "control:bigram") for end in (".parquet", ".json")
+        f"{scoring.score_path(tmp_path, name).stem}{end}"
+        for name in ("control:recall", "control:bigram")
+        for end in (".parquet", ".json")
     }
-    for folder, stages in (("s", ["slicing", "labelling"]), ("p", ["profiling"]), ("g", ["attributing"])):
+    for folder, stages in (
+        ("s", ["slicing", "labelling"]),
+        ("p", ["profiling"]),
+        ("g", ["attributing"]),
+    ):
         found = read_timings(tmp_path / folder / "manifest.json")
         assert list(found["stages"]) == stages
         assert found["seconds"] > 0
     timings = scoring.score_timings(tmp_path / "s", "control:recall")
-    assert timings["stages"]["scoring"]["tokens"] == parquet_files.read_manifest(tmp_path / "s" / "tokens.parquet")["num_rows"]
+    assert (
+        timings["stages"]["scoring"]["tokens"]
+        == parquet_files.read_manifest(tmp_path / "s" / "tokens.parquet")["num_rows"]
+    )

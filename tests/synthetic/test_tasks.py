@@ -135,7 +135,9 @@ def test_random_filler_replaces_the_filler_alone():
     zero, random = (examples_of("mqar", num=300, filler=filler) for filler in ("zero", "random"))
     assert torch.equal(zero.targets, random.targets)
     assert torch.equal(zero.ids[zero.ids > 0], random.ids[zero.ids > 0])
-    assert set(random.ids[zero.ids == 0].tolist()) == set(range(32)), "any id, keys and values among them"
+    assert set(random.ids[zero.ids == 0].tolist()) == set(range(32)), (
+        "any id, keys and values among them"
+    )
 
 
 def test_a_second_reading_repeats_the_pairs():
@@ -166,7 +168,9 @@ def test_the_last_value_counts(updates, changed):
             zip(keys, values, strict=True),
         ), "dict keeps the last"
         orders.add(tuple(keys.index(key) for key in keys[4:]))
-    assert len(orders) == {0: 1, 3: 24, 4: 24}[changed], "every choice and order of the changed keys"
+    assert len(orders) == {0: 1, 3: 24, 4: 24}[changed], (
+        "every choice and order of the changed keys"
+    )
 
 
 def test_distractors_are_pairs_of_other_keys_everywhere():
@@ -194,7 +198,9 @@ def test_both_ids_of_a_compound_key_are_needed():
             itertools.product(firsts, seconds),
         )
         assert (len(firsts), len(seconds), len(values)) == (3, 3, 9)
-        assert 1 <= min(firsts) <= max(firsts) < 15 <= min(seconds) <= max(seconds) < 30 <= min(values)
+        assert (
+            1 <= min(firsts) <= max(firsts) < 15 <= min(seconds) <= max(seconds) < 30 <= min(values)
+        )
         assert {(*ids[place - 1 : place + 1], answer) for place, answer in answers.items()} == set(
             triples,
         )
@@ -207,7 +213,9 @@ def test_two_hops_lead_over_a_middle():
             dict(zip(ids[8:16:2], ids[9:16:2], strict=True)),
         )
         assert len({*middle_of, *value_of, *value_of.values()}) == 12
-        assert {ids[place]: answer for place, answer in answers.items()} == {key: value_of[middle_of[key]] for key in middle_of}
+        assert {ids[place]: answer for place, answer in answers.items()} == {
+            key: value_of[middle_of[key]] for key in middle_of
+        }
         assert not set(ids[16:]) & set(middle_of.values()), "the middle is not read again"
 
 
@@ -272,7 +280,10 @@ def test_the_least_sizes_are_enough_and_less_is_refused(task):
 def test_every_task_is_in_the_documents_and_the_list(run):
     page = (ROOT / "docs/mqar.md").read_text(encoding="utf-8")
     for name, description in describe_tasks():
-        assert f"| `{name}` | {description} | {', '.join(f'`{option}`' for option in options_of_task(name))} |" in page
+        assert (
+            f"| `{name}` | {description} | "
+            f"{', '.join(f'`{option}`' for option in options_of_task(name))} |"
+        ) in page
     listed = json.loads(run("tasks", "--json").stdout)
     assert {
         "name": "two_hops",

@@ -180,7 +180,12 @@ def test_shards_of_a_folder_are_one_source(tmp_path: Path, monkeypatch: pytest.M
         return [document.source for document in open_corpus(arguments).documents()]
 
     assert names("arxiv/0.jsonl") == ["0"]
-    assert names("arxiv") == names("arxiv/*.jsonl") == names("arxiv/0.jsonl", "arxiv/1.jsonl") == ["arxiv", "arxiv"]
+    assert (
+        names("arxiv")
+        == names("arxiv/*.jsonl")
+        == names("arxiv/0.jsonl", "arxiv/1.jsonl")
+        == ["arxiv", "arxiv"]
+    )
     assert names("arxiv", "github") == ["arxiv", "arxiv", "github"]
     assert names("*/*.jsonl") == ["arxiv", "arxiv", "github"]
     assert names("arxiv/0.jsonl", "github/0.jsonl") == ["arxiv", "github"]
@@ -224,7 +229,10 @@ def test_a_file_is_read_once_for_one_argument(tmp_path: Path) -> None:
         ("*.parquet", "matches no file"),
         (
             "notes.md",
-            "not a supported kind of file; give .jsonl, .ndjson, .json, .csv, .tsv, .txt, .fa (also .gz, .zst), .parquet, .arrow",
+            (
+                "not a supported kind of file; give .jsonl, .ndjson, .json, .csv, .tsv, .txt, .fa "
+                "(also .gz, .zst), .parquet, .arrow"
+            ),
         ),
         ("*.md", "not a supported kind of file"),
         (
@@ -339,7 +347,9 @@ def test_lines_are_reentered_at_every_position(
             )
         assert_reenters(Path(name))
         texts = read(name, options=SKIPPING)
-        assert texts == [text for content in shards for text in ["first", *expected_texts(content), "last"]]
+        assert texts == [
+            text for content in shards for text in ["first", *expected_texts(content), "last"]
+        ]
 
 
 def expected_texts(content: list[bytes]) -> list[str]:
@@ -361,7 +371,9 @@ GOOD = lines({"text": "good"})
 BAD_LINES = {
     b"{not json": "not JSON (",
     b'"a string"': "not a JSON object",
-    b'{"body": "x", "title": "y"}': "no text in text or content or raw_content (the record has: body, title)",
+    b'{"body": "x", "title": "y"}': (
+        "no text in text or content or raw_content (the record has: body, title)"
+    ),
     b"{}": "the record is empty",
     b'{"text": null}': "its text is null",
     b'{"text": ["a"]}': "text is a list, not text",
@@ -421,7 +433,10 @@ def test_bad_parquet(tmp_path: Path) -> None:
     path.write_bytes(b"PAR1 no more PAR1")
     assert "cannot be read further" in fails(path, SKIPPING)[1]
     pq.write_table(pa.table({"body": ["x"], "n": [1]}), path)
-    assert f"{path}: no text in text or content or raw_content (the record has: body, n)" in fails(path, SKIPPING)[1]
+    assert (
+        f"{path}: no text in text or content or raw_content (the record has: body, n)"
+        in fails(path, SKIPPING)[1]
+    )
     not_text = pa.array([b"good", b"\xff\xfe", b"fine"], pa.binary())
     pq.write_table(
         pa.table({"text": pa.StringArray.from_buffers(3, *not_text.buffers()[1:])}),
@@ -429,7 +444,10 @@ def test_bad_parquet(tmp_path: Path) -> None:
     )
     assert fails(path) == (
         ["good"],
-        f"{path}, row 1: invalid UTF-8; write the file again from valid text, or leave bad records out with --skip-bad",
+        (
+            f"{path}, row 1: invalid UTF-8; write the file again from valid text, or leave bad "
+            "records out with --skip-bad"
+        ),
     )
     assert read(path, options=SKIPPING) == ["good", "fine"]
 
@@ -484,7 +502,9 @@ def test_more_empty_lines_than_bytes_of_a_record_are_refused(
     path.write_bytes(encode(first + b" \r\n" * 30 + last + b"\n" * 60))
     assert read(path)
     path.write_bytes(encode(first + b" \r\n" * 34 + last + b"\n"))
-    assert "a" + suffix + ": more than 100 bytes of empty lines in a row" in fails(path, SKIPPING)[1]
+    assert (
+        "a" + suffix + ": more than 100 bytes of empty lines in a row" in fails(path, SKIPPING)[1]
+    )
 
 
 # ------------------------------------------------------------------------------------------- memory

@@ -21,12 +21,18 @@ figures are not."""
 
 def documents(split: str) -> list[dict[str, str]]:
     stream = open_corpus([f"demo:{split}"]).documents()
-    return [{"source": document.source, "id": document.id, "text": document.text} for document in stream]
+    return [
+        {"source": document.source, "id": document.id, "text": document.text} for document in stream
+    ]
 
 
 def test_the_split_is_fixed() -> None:
     """Names whose side every release must keep: models of the zoo were trained on the other one."""
-    assert [name for name in ("argparse", "asyncio", "statistics", "json", "os", "typing", "rich", "numpy") if is_validation(name)] == [
+    assert [
+        name
+        for name in ("argparse", "asyncio", "statistics", "json", "os", "typing", "rich", "numpy")
+        if is_validation(name)
+    ] == [
         "argparse",
         "asyncio",
         "statistics",
@@ -39,7 +45,9 @@ def test_the_shipped_text_is_fixed_and_has_only_documents_that_no_model_of_the_z
     assert hashing.digest_json(shipped) == SHIPPED
     assert Counter(document["source"] for document in shipped) == {"stdlib": 53, "pydoc": 7}
     assert all(is_validation(document["id"].split(".")[0]) for document in shipped)
-    assert not {(document["source"], document["id"]) for document in shipped} & {(text.source, text.id) for text in library_texts("train")}
+    assert not {(document["source"], document["id"]) for document in shipped} & {
+        (text.source, text.id) for text in library_texts("train")
+    }
 
 
 def test_the_built_in_text_and_its_results_do_not_depend_on_what_is_installed(
@@ -73,7 +81,9 @@ def test_about_a_tenth_of_each_source_is_validation() -> None:
         for text in library_texts(split):
             num_bytes[text.source, split] += len(text.text().encode())
     for source in ("stdlib", "pydoc"):
-        share = num_bytes[source, "validation"] / (num_bytes[source, "validation"] + num_bytes[source, "train"])
+        share = num_bytes[source, "validation"] / (
+            num_bytes[source, "validation"] + num_bytes[source, "train"]
+        )
         assert 0.05 < share < 0.2
 
 
@@ -83,7 +93,9 @@ def test_ids_are_unique_and_leave_out_what_is_no_library() -> None:
     assert len(set(ids)) == len(ids)
     modules = {t.id for t in texts if t.source == "stdlib"}
     assert {"json", "json.decoder", "os"} <= modules
-    assert not any({"test", "tests", "idle_test", "pydoc_data"} & set(module.split(".")) for module in modules)
+    assert not any(
+        {"test", "tests", "idle_test", "pydoc_data"} & set(module.split(".")) for module in modules
+    )
     assert not any("site-packages" in str(t.content) for t in texts if isinstance(t.content, Path))
 
 

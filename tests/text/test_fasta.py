@@ -41,7 +41,11 @@ def by_line(text: str, stretch: int) -> list[tuple[str, str]]:
             records.append((words[0] if words else "unnamed", ""))
         else:
             records[-1] = (records[-1][0], records[-1][1] + line.strip().upper())
-    cut = [(name, at, bases[at : at + stretch]) for name, bases in records for at in range(0, len(bases), stretch)]
+    cut = [
+        (name, at, bases[at : at + stretch])
+        for name, bases in records
+        for at in range(0, len(bases), stretch)
+    ]
     return [(f"{name}:{at + 1}-{at + len(part)}", part) for name, at, part in cut]
 
 

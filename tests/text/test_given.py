@@ -23,7 +23,9 @@ START = Position()
 
 
 def documents(texts: object, start: Position = START, **options: object) -> list[tuple[str, str]]:
-    return [(d.text, d.source) for d in open_texts(texts, CorpusOptions(**options)).documents(start)]
+    return [
+        (d.text, d.source) for d in open_texts(texts, CorpusOptions(**options)).documents(start)
+    ]
 
 
 def test_strings_and_records() -> None:
@@ -32,7 +34,12 @@ def test_strings_and_records() -> None:
         ("b", "s"),
         ("", "texts"),
     ]
-    assert documents(iter(["a", "b"])) == documents(("a", "b")) == documents(np.array(["a", "b"])) == [("a", "texts"), ("b", "texts")]
+    assert (
+        documents(iter(["a", "b"]))
+        == documents(("a", "b"))
+        == documents(np.array(["a", "b"]))
+        == [("a", "texts"), ("b", "texts")]
+    )
     assert documents([{"body": "x"}], text_field="body") == [("x", "texts")]
     assert documents(["a", "b", "c"], Position(0, 1)) == [("b", "texts"), ("c", "texts")]
 
@@ -52,7 +59,9 @@ def test_the_digest_is_of_all_content() -> None:
         return open_texts(texts, CorpusOptions(**options)).digests()[0]
 
     dataset = datasets.Dataset.from_list(ROWS)
-    assert digest(ROWS) == digest(iter(ROWS)) == digest(dataset) == digest(dataset.select(range(60)))
+    assert (
+        digest(ROWS) == digest(iter(ROWS)) == digest(dataset) == digest(dataset.select(range(60)))
+    )
     others = [
         TEXTS,
         TEXTS[:-1],
@@ -62,7 +71,10 @@ def test_the_digest_is_of_all_content() -> None:
         ROWS[::-1],
         [*ROWS[:-1], {"text": TEXTS[-1]}],
     ]
-    assert len({digest(batch) for batch in [*others, [2**70], [2**71], [{"text": "\ud800"}]]}) == len(others) + 2  # the last three are bad
+    assert (
+        len({digest(batch) for batch in [*others, [2**70], [2**71], [{"text": "\ud800"}]]})
+        == len(others) + 2
+    )  # the last three are bad
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,10 @@ def hub_shard(repo: Path | str, split: str, **options: str) -> HubShard:
 def repo(tmp_path: Path) -> Path:
     """A data set as hub users lay it out: a file a split."""
     for split, num_rows in (("train", 12), ("validation", 3)):
-        rows = [{"text": f"{split} {i}", "meta": {"pile_set_name": f"set {i % 2}"}} for i in range(num_rows)]
+        rows = [
+            {"text": f"{split} {i}", "meta": {"pile_set_name": f"set {i % 2}"}}
+            for i in range(num_rows)
+        ]
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path
 
@@ -60,7 +63,9 @@ def test_pieces_hold_the_same_rows_in_order(repo: Path) -> None:
         assert len(pieces) == number
         corpus = Corpus(pieces)
         assert [document.text for document in corpus.documents()] == texts
-        assert [document.text for document in corpus.documents(Position(number - 1, 1))][-1] == texts[-1]
+        assert [document.text for document in corpus.documents(Position(number - 1, 1))][
+            -1
+        ] == texts[-1]
     with pytest.raises(UserError, match=r"pile:test \(part 2 of 5\), row 0: no text"):
         next(
             Corpus(
@@ -90,7 +95,9 @@ def test_a_configuration_is_named(tmp_path: Path) -> None:
     described = "---\nconfigs:\n"
     for config in ("old", "new"):
         (tmp_path / f"{config}.jsonl").write_text(json.dumps({"text": config}) + "\n")
-        described += f"- config_name: {config}\n  data_files:\n  - split: test\n    path: {config}.jsonl\n"
+        described += (
+            f"- config_name: {config}\n  data_files:\n  - split: test\n    path: {config}.jsonl\n"
+        )
     (tmp_path / "README.md").write_text(described + "---\n")
     shard = hub_shard(tmp_path, "test")
     with pytest.raises(
@@ -98,7 +105,11 @@ def test_a_configuration_is_named(tmp_path: Path) -> None:
         match=f"Config name is missing.*name one: {tmp_path}:CONFIG:test",
     ):
         list(Corpus([shard]).documents())
-    assert [d.text for config in ("new", "old") for d in Corpus([replace(shard, config=config)]).documents()] == ["new", "old"]
+    assert [
+        d.text
+        for config in ("new", "old")
+        for d in Corpus([replace(shard, config=config)]).documents()
+    ] == ["new", "old"]
     assert len({replace(shard, config=config).digest() for config in (None, "new", "old")}) == 3
 
 
@@ -112,7 +123,9 @@ def test_ids_with_a_configuration() -> None:
         "owner/name",
     ]
     shards = open_corpus(by_split).shards
-    assert [(shard.repo, shard.config, shard.split, shard.name, shard.source) for shard in shards] == [
+    assert [
+        (shard.repo, shard.config, shard.split, shard.name, shard.source) for shard in shards
+    ] == [
         ("owner/name", "c", "dev", "owner/name:c:dev", "name"),
         ("owner/name", "c", "train", "owner/name:c:train", "name"),
         ("owner/name", None, "dev", "owner/name:dev", "name"),

@@ -89,7 +89,12 @@ def test_what_a_tokenizer_loses_is_refused_with_its_document(tmp_path: Path, kin
             act(texts=texts, out=tmp_path / "out", tokenizer=path)
         assert f"second: letters.json loses text: {message}" in caught.value.line()
         assert "use a tokenizer with an entry for every byte" in caught.value.line()
-    assert recallkit.count(texts=texts[:1], out=tmp_path / "good.duckdb", tokenizer=path).frame["num_tokens"][0] == len(GOOD) + 1
+    assert (
+        recallkit.count(texts=texts[:1], out=tmp_path / "good.duckdb", tokenizer=path).frame[
+            "num_tokens"
+        ][0]
+        == len(GOOD) + 1
+    )
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,10 @@ NUM_BYTES = sum(map(len, TEXTS))
 def ids_file(path: Path, texts: list[str]) -> None:
     tokenizer = tokenizers.load_tokenizer("bytes")
     ids, offsets = tokenizer.encode(texts)
-    documents = [np.r_[ids[start:stop], tokenizer.end_token_id] for start, stop in itertools.pairwise(offsets)]
+    documents = [
+        np.r_[ids[start:stop], tokenizer.end_token_id]
+        for start, stop in itertools.pairwise(offsets)
+    ]
     np.save(path, np.concatenate(documents).astype(np.uint16))
 
 
@@ -95,7 +98,9 @@ def test_gigatoken_encodes_more_than_half_a_megabyte_and_gives_the_same_ids(tmp_
             identities.append(
                 np.concatenate([encoded.ids for encoded in opened.encoded(Position())]),
             )
-        assert ("gigatoken does not support this tokenizer" in capsys.readouterr().err) == (size > 2**19)
+        assert ("gigatoken does not support this tokenizer" in capsys.readouterr().err) == (
+            size > 2**19
+        )
     assert len(identities[0]) > 100_000
     assert all(np.array_equal(identities[0], other) for other in identities)
 

@@ -171,7 +171,11 @@ def test_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(ONE + TWO))))
     sources._spooled.cache_clear()
     corpus = open_corpus(["-"])
-    assert [d.text for d in corpus.documents()] == [d.text for d in corpus.documents()] == ["one", "two"]
+    assert (
+        [d.text for d in corpus.documents()]
+        == [d.text for d in corpus.documents()]
+        == ["one", "two"]
+    )
     assert {d.source for d in corpus.documents()} == {"stdin"}
     assert corpus.digests() == open_corpus(["-"]).digests()
     sources._spooled.cache_clear()

@@ -66,7 +66,12 @@ def test_a_server_gives_what_the_disk_does(tmp_path: Path, ranges: bool) -> None
 
 
 def test_a_folder_and_a_pattern(memory: fsspec.AbstractFileSystem) -> None:
-    memory.pipe({f"/bucket/{name}": lines(name) for name in ("b/1.jsonl", "a.jsonl", "b/0.jsonl", ".hidden/x.jsonl", "README.md")})
+    memory.pipe(
+        {
+            f"/bucket/{name}": lines(name)
+            for name in ("b/1.jsonl", "a.jsonl", "b/0.jsonl", ".hidden/x.jsonl", "README.md")
+        }
+    )
     memory.pipe("/other/z.jsonl", gzip.compress(lines("compressed")))
     assert texts("memory://other/z.jsonl") == ["compressed"]
     assert texts("memory://bucket") == ["a.jsonl", "b/0.jsonl", "b/1.jsonl"]
@@ -75,7 +80,10 @@ def test_a_folder_and_a_pattern(memory: fsspec.AbstractFileSystem) -> None:
         "b/1.jsonl",
         "a.jsonl",
     ]
-    sources = [document.source for document in open_corpus(["memory://bucket", "memory://other/z.jsonl"]).documents()]
+    sources = [
+        document.source
+        for document in open_corpus(["memory://bucket", "memory://other/z.jsonl"]).documents()
+    ]
     assert sources == ["bucket", "b", "b", "z"]
     assert "matches no file" in error_of("memory://bucket/*.txt")
     assert "no file of text" in error_of("memory://nothing")

@@ -33,7 +33,11 @@ def corpus(texts, tmp_path_factory) -> list[Path]:
 def documents(folder: Path) -> list[tuple[str, str]]:
     """(source, text) of each document of a slice directory that was made with `--boundary
     document`."""
-    groups = pl.read_parquet(folder / "tokens.parquet").group_by("document", maintain_order=True).agg("source", "token")
+    groups = (
+        pl.read_parquet(folder / "tokens.parquet")
+        .group_by("document", maintain_order=True)
+        .agg("source", "token")
+    )
     ids = [column.to_numpy().astype("uint32") for column in groups["token"]]
     return list(
         zip(
@@ -80,8 +84,14 @@ def test_a_sample_is_of_whole_documents_of_each_source(run, corpus, texts, tmp_p
     said += "Left out because all their documents are too long: book."
     assert said in " ".join(done.stdout.split())
     assert "interval" not in done.stderr
-    assert run(*command, "--seed", 0, "-o", tmp_path / "b").returncode == run(*command, "--seed", 1, "-o", tmp_path / "c").returncode == 0
-    assert (tmp_path / "a/tokens.parquet").read_bytes() == (tmp_path / "b/tokens.parquet").read_bytes()
+    assert (
+        run(*command, "--seed", 0, "-o", tmp_path / "b").returncode
+        == run(*command, "--seed", 1, "-o", tmp_path / "c").returncode
+        == 0
+    )
+    assert (tmp_path / "a/tokens.parquet").read_bytes() == (
+        tmp_path / "b/tokens.parquet"
+    ).read_bytes()
     assert len({*drawn} & {*documents(tmp_path / "c")}) < len(drawn) / 2
     assert "differs in sample" in run(*command, "--seed", 1, "-o", tmp_path / "a").stderr
 
@@ -108,12 +118,17 @@ def test_an_interrupted_sample_is_resumed_to_the_same_bytes(run, corpus, tmp_pat
         assert run(*command, "-o", tmp_path / "again").returncode == 130
     done = run(*command, "-o", tmp_path / "again")
     assert "resuming after" in done.stderr
-    assert (tmp_path / "again/sequences.parquet").read_bytes() == (tmp_path / "whole/sequences.parquet").read_bytes()
+    assert (tmp_path / "again/sequences.parquet").read_bytes() == (
+        tmp_path / "whole/sequences.parquet"
+    ).read_bytes()
 
 
 def test_what_cannot_be_drawn_is_refused(run, corpus, tmp_path):
     out = ["-o", tmp_path / "slices"]
     done = run("slice", corpus[-1], "--sample", 1000, *out)
-    assert "--sample: no document is short enough for a sample of 1,000 tokens; draw more tokens" in done.stderr
+    assert (
+        "--sample: no document is short enough for a sample of 1,000 tokens; draw more tokens"
+        in done.stderr
+    )
     assert run("slice", corpus[0], "--sample", 1000, "--limit-tokens", 1000, *out).returncode == 2
     assert run("slice", corpus[0], "--sample", 0, *out).returncode == 2

@@ -13,7 +13,10 @@ from recallkit.text.corpus import open_corpus
 from recallkit.text.records import Position
 from tests.conftest import made_up_texts
 
-ROWS = [{"text": text, "meta": {"pile_set_name": f"set {i % 2}"}} for i, text in enumerate(made_up_texts(60, 100))]
+ROWS = [
+    {"text": text, "meta": {"pile_set_name": f"set {i % 2}"}}
+    for i, text in enumerate(made_up_texts(60, 100))
+]
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +30,10 @@ def saved(path: Path, rows: list[dict[str, object]] = ROWS, num_shards: int = 3)
 
 
 def texts(*arguments: object, split: str = "train") -> list[str]:
-    return [document.text for document in open_corpus(list(map(str, arguments)), default_split=split).documents()]
+    return [
+        document.text
+        for document in open_corpus(list(map(str, arguments)), default_split=split).documents()
+    ]
 
 
 def test_rows_come_in_their_order(tmp_path: Path) -> None:

@@ -135,7 +135,9 @@ def test_long_sequences_make_blocks_of_fewer(monkeypatch, boundary):
         pack_sequences(batches(documents, [1]), end_token_id=END, seq_len=10, boundary=boundary),
     )
     assert [len(block) for block in blocks[:-1]] == [64, 64, 64]
-    assert sum(len(block.ids) - len(block) for block in blocks) == (2001 if boundary == "pack" else 2000)
+    assert sum(len(block.ids) - len(block) for block in blocks) == (
+        2001 if boundary == "pack" else 2000
+    )
 
 
 def test_the_papers_windows():

@@ -93,7 +93,9 @@ def test_the_end_of_documents_is_the_same_from_every_form(tmp_path, family):
     special, tokenizer, model, end = ENDS[family]
     folder = write(tmp_path / "model", special, tokenizer=tokenizer, model=model)
     alone = write(tmp_path, special, name="alone.json") / "alone.json"
-    assert [load_tokenizer(str(path)).end_token for path in (folder, folder / "tokenizer.json", alone)] == [end] * 3
+    assert [
+        load_tokenizer(str(path)).end_token for path in (folder, folder / "tokenizer.json", alone)
+    ] == [end] * 3
 
 
 def test_what_a_configuration_names_comes_first(tmp_path):
@@ -107,7 +109,9 @@ def test_what_a_configuration_names_comes_first(tmp_path):
     ]
     for number, (tokenizer, model) in enumerate([*names, *useless]):
         folder = write(tmp_path / str(number), special, tokenizer=tokenizer, model=model)
-        assert load_tokenizer(str(folder)).end_token == ("<stop>" if number < 2 else "<|endoftext|>")
+        assert load_tokenizer(str(folder)).end_token == (
+            "<stop>" if number < 2 else "<|endoftext|>"
+        )
 
 
 @pytest.mark.parametrize(
@@ -131,12 +135,19 @@ def test_an_html_tag_is_text(tmp_path):
     text = TextOptions(texts=["<s>struck out</s> and not"] * 3, tokenizer=str(folder))
     assert counting.count(text, tmp_path / "c.duckdb")["num_documents"] == 3
     tokens = slicing.slice_text(text, tmp_path / "s", counts=None, seq_len=1000)
-    assert tokens["num_rows"] == 3 * len(load_tokenizer(str(folder)).encode(["<s>struck out</s> and not"])[0]) + 2
+    assert (
+        tokens["num_rows"]
+        == 3 * len(load_tokenizer(str(folder)).encode(["<s>struck out</s> and not"])[0]) + 2
+    )
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "model"])
 def test_counts_with_another_end_are_refused(tmp_path, tokenizer):
-    name = "bytes" if tokenizer == "bytes" else str(write(tmp_path / "model", ["<|endoftext|>", "<stop>"]))
+    name = (
+        "bytes"
+        if tokenizer == "bytes"
+        else str(write(tmp_path / "model", ["<|endoftext|>", "<stop>"]))
+    )
     other = ";" if tokenizer == "bytes" else "<stop>"
     counting.count(TextOptions(texts=["a b; a b"] * 3, tokenizer=name), tmp_path / "c.duckdb")
     with pytest.raises(
@@ -197,7 +208,8 @@ BEGINS = {
     "GPT-2: named, and never added": ("", {"bos_token": "<bos>"}, {"model_type": "gpt2"}, ""),
     "none": ("", {}, {}, ""),
 }
-"""The template's token, tokenizer_config.json, config.json, and what a model reads before a text."""
+"""The template's token, tokenizer_config.json, config.json, and what a model reads before a
+text."""
 
 
 @pytest.mark.parametrize("kind", BEGINS)
@@ -220,7 +232,9 @@ def test_a_text_begins_as_its_files_say(tmp_path, kind):
 
 def test_the_first_release_of_llama_3_has_no_template(tmp_path):
     names = {"bos_token": "<|begin_of_text|>", "tokenizer_class": "PreTrainedTokenizerFast"}
-    assert load_tokenizer(str(write(tmp_path / "model", LLAMA_3, tokenizer=names))).prefix.ids == (0,)
+    assert load_tokenizer(str(write(tmp_path / "model", LLAMA_3, tokenizer=names))).prefix.ids == (
+        0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -299,7 +313,10 @@ def test_a_hub_id_is_read_with_its_configuration(tmp_path, hub, capfd):
     assert capfd.readouterr().err == ""
     hub("owner/bare", write(tmp_path / "bare", GEMMA))
     assert load_tokenizer("owner/bare").prefix.ids == ()
-    assert "owner/bare: its tokenizer_config.json is not available, so the token that begins its texts is unknown" in capfd.readouterr().err
+    assert (
+        "owner/bare: its tokenizer_config.json is not available, so the token that begins its "
+        "texts is unknown"
+    ) in capfd.readouterr().err
 
 
 def test_what_ends_documents_is_said_with_its_reason(tmp_path, capfd):
@@ -311,11 +328,17 @@ def test_what_ends_documents_is_said_with_its_reason(tmp_path, capfd):
         (
             folder,
             None,
-        ): "documents end with '<stop>' (1), as its tokenizer_config.json says; `count` and `slice` take --end-token\n",
+        ): (
+            "documents end with '<stop>' (1), as its tokenizer_config.json says; `count` and "
+            "`slice` take --end-token\n"
+        ),
         (
             alone,
             None,
-        ): "documents end with '<|endoftext|>' (0), its special token for that; `count` and `slice` take --end-token\n",
+        ): (
+            "documents end with '<|endoftext|>' (0), its special token for that; `count` and "
+            "`slice` take --end-token\n"
+        ),
         (folder, "<|endoftext|>"): "documents end with '<|endoftext|>' (0), as --end-token says\n",
         (None, None): None,
     }

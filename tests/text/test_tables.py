@@ -95,7 +95,10 @@ def test_bad_arrow(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         assert "cannot be read further" in fails(path, SKIPPING)[1]
     write_arrow(path, pa.table({"body": ["x"], "n": [1]}))
-    assert f"{path}: no text in text or content or raw_content (the record has: body, n)" in fails(path, SKIPPING)[1]
+    assert (
+        f"{path}: no text in text or content or raw_content (the record has: body, n)"
+        in fails(path, SKIPPING)[1]
+    )
     write_arrow(path, pa.table({"text": pa.array([], pa.string())}))
     assert "contains no record" in fails(path)[1]
 
@@ -162,7 +165,9 @@ def test_csv_is_what_python_wrote(rows: list[tuple[str, str]]) -> None:
         Path(name, "a.csv").write_text(written.getvalue(), encoding="utf-8", newline="")
         corpus = open_corpus([name])
         documents = list(corpus.documents())
-        assert [(d.source, d.text) for d in documents] == [(source or "a", text) for source, text in rows]
+        assert [(d.source, d.text) for d in documents] == [
+            (source or "a", text) for source, text in rows
+        ]
         for record in range(len(rows) + 1):
             assert list(corpus.documents(Position(0, record))) == documents[record:]
 

@@ -100,7 +100,9 @@ def test_a_stream_is_divided_and_reentered_at_every_position(ids: list[int], blo
             assert [(d.position.record, d.ids.tolist()) for d in result] == expected
             for record in range(1, len(ids) + 2):
                 again = corpus.documents(Position(0, record))
-                assert [d.position for d in again] == [d.position for d in result if d.position.record >= record]
+                assert [d.position for d in again] == [
+                    d.position for d in result if d.position.record >= record
+                ]
 
 
 @settings(max_examples=50)
@@ -132,7 +134,9 @@ def test_pieces_have_the_same_documents(ids: list[int], most: int, block: int) -
                         Position(document.position.shard, document.position.record + 1),
                     )
                 )
-                assert [d.position for d in again] == [d.position for d in result if d.position > document.position]
+                assert [d.position for d in again] == [
+                    d.position for d in result if d.position > document.position
+                ]
 
 
 def test_a_stream_without_end_tokens_is_a_document_of_bounded_length(
@@ -186,7 +190,10 @@ def test_a_rows_last_end_token_is_ours(tmp_path: Path) -> None:
 
 
 def write_jsonl_ids(folder: Path, ids: Ids, sources: list[str]) -> str:
-    rows = ({"input_ids": row_ids.tolist(), "source": source} for row_ids, source in zip(ids, sources, strict=True))
+    rows = (
+        {"input_ids": row_ids.tolist(), "source": source}
+        for row_ids, source in zip(ids, sources, strict=True)
+    )
     (folder / "ids.jsonl").write_bytes(lines(*rows))
     return "ids.jsonl"
 
@@ -215,7 +222,9 @@ def write_saved_ids(folder: Path, ids: Ids, sources: list[str]) -> str:
 
 
 def joined(ids: Ids, end: int, dtype: str, *, end_first: bool = False) -> np.ndarray:
-    pieces = [[np.array([end]), row_ids] if end_first else [row_ids, np.array([end])] for row_ids in ids]
+    pieces = [
+        [np.array([end]), row_ids] if end_first else [row_ids, np.array([end])] for row_ids in ids
+    ]
     return np.concatenate([part for piece in pieces for part in piece]).astype(dtype)
 
 
@@ -270,7 +279,9 @@ def results(out: Path, **text: object) -> list[pl.DataFrame]:
     """Labels, sequences and counts of a text."""
     recallkit.count(**text, out=out / "counts.duckdb")
     recallkit.slice(**text, out=out / "slices", counts=out / "counts.duckdb", seq_len=256)
-    labelled = [pl.read_parquet(out / "slices" / f"{name}.parquet") for name in ("tokens", "sequences")]
+    labelled = [
+        pl.read_parquet(out / "slices" / f"{name}.parquet") for name in ("tokens", "sequences")
+    ]
     return [*labelled, recallkit.bigrams(out / "counts.duckdb")]
 
 
@@ -300,7 +311,10 @@ def test_every_form_has_the_same_ids(tmp_path: Path) -> None:
         ["a", "b", "a", "a"],
     )
     options = CorpusOptions(vocabulary=Vocabulary("small", 100, END, end_is_text=False))
-    files = [write(tmp_path, ids, sources) for write in (write_jsonl_ids, write_parquet_ids, write_saved_ids)]
+    files = [
+        write(tmp_path, ids, sources)
+        for write in (write_jsonl_ids, write_parquet_ids, write_saved_ids)
+    ]
     for name in [*files, *(write(tmp_path, ids, END) for write in FLAT.values())]:
         result = ids_in(f"{tmp_path}/{name}", options)
         assert result == [row_ids.tolist() for row_ids in ids], name
@@ -416,7 +430,9 @@ def test_the_type_of_a_file_without_a_header_is_the_one_that_its_ids_have(
         return
     expected, name = [[*range(1, 99), largest]] * 2, np.dtype(dtype).name
     stream = np.array([token for row in expected for token in (*row, END)], dtype)
-    assert read_ids(path, stream, options) == read_ids(path, stream, options, f":{name}") == expected
+    assert (
+        read_ids(path, stream, options) == read_ids(path, stream, options, f":{name}") == expected
+    )
     assert "name their own --tokenizer" in refused(path, stream + 90, options)
     right = np.dtype(dtype).itemsize * 8
     for other in ("uint8", "uint16", "int32", "uint64"):

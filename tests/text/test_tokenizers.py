@@ -69,7 +69,9 @@ def test_the_fast_path_is_exact_on_real_text_and_published_tokenizers(test_data,
 
     tokenizer = load_tokenizer(str(test_data / "tokenizers" / name))
     assert tokenizer.end_token == "<|endoftext|>"
-    texts = [d.text for d in open_corpus([str(test_data / "corpus" / "valid.jsonl.zst")]).documents()][::7]
+    texts = [
+        d.text for d in open_corpus([str(test_data / "corpus" / "valid.jsonl.zst")]).documents()
+    ][::7]
     assert same_ids(fast_encoder(tokenizer), tokenizer.encode, texts)
 
 
@@ -134,7 +136,10 @@ LETTERS = {
     "model": {
         "type": "BPE",
         "unk_token": "<unk>",
-        "vocab": {token: number for number, token in enumerate(["<unk>", "</s>", "a", "b", "c", "ab", "bc", "abc"])},
+        "vocab": {
+            token: number
+            for number, token in enumerate(["<unk>", "</s>", "a", "b", "c", "ab", "bc", "abc"])
+        },
         "merges": [["a", "b"], ["b", "c"], ["ab", "c"]],
     },
 }
@@ -164,7 +169,9 @@ LETTERS = {
 )
 def test_a_change_that_gives_other_ids_gives_another_digest(tmp_path, changed):
     """A part of the tokenizer each; of a model, compared with one that differs in nothing else."""
-    before = LETTERS | ({"model": LETTERS["model"] | {"merges": []}} if changed.get("model", {}).get("type") else {})
+    before = LETTERS | (
+        {"model": LETTERS["model"] | {"merges": []}} if changed.get("model", {}).get("type") else {}
+    )
     after = before | changed | {"model": before["model"] | changed.get("model", {})}
     calls = []
     for settings_of in (before, after):
@@ -172,7 +179,10 @@ def test_a_change_that_gives_other_ids_gives_another_digest(tmp_path, changed):
         tokenizer = load_tokenizer(str(tmp_path / "t.json"))
         calls.append(
             (
-                [tokenizer.backend.encode(text).ids for text in ("abc", "ab", "bc", "ABC", "cab", "aab")],
+                [
+                    tokenizer.backend.encode(text).ids
+                    for text in ("abc", "ab", "bc", "ABC", "cab", "aab")
+                ],
                 tokenizer.digest,
             )
         )
@@ -190,7 +200,11 @@ def test_the_digest_is_not_that_of_how_a_file_is_written(tmp_path):
         "dropout": 0.0,
         "ignore_merges": False,
     }
-    older = {name: value for name, value in known["model"].items() if name not in ("byte_fallback", "fuse_unk", "unk_token")}
+    older = {
+        name: value
+        for name, value in known["model"].items()
+        if name not in ("byte_fallback", "fuse_unk", "unk_token")
+    }
     older["merges"] = [" ".join(pair) for pair in known["model"]["merges"]]
     padding = {
         "strategy": "BatchLongest",
@@ -270,7 +284,9 @@ def test_text_is_counted_without_end_tokens_and_first_spaces(name):
     for text in texts:
         stream += [*tokenizer.encode([text])[0].tolist(), tokenizer.end_token_id]
     ids, previous = np.array(stream[1:], np.uint32), np.array(stream[:-1], np.uint32)
-    written = "".join(texts) if name != "bytes" else "".join(f"{text}\n" for text in texts)  # its end token is a byte of text
+    written = (
+        "".join(texts) if name != "bytes" else "".join(f"{text}\n" for text in texts)
+    )  # its end token is a byte of text
     assert tokenizer.document_text.join(ids, previous) == written.encode()
     assert tokenizer.document_text.lengths(ids, previous).sum() == len(written.encode())
 
@@ -301,7 +317,9 @@ def test_ids_of_bytes_are_the_bytes(texts):
     ids, offsets = tokenizer.encode(texts)
     assert bytes(ids.tolist()) == "".join(texts).encode()
     assert tokenizer.decode(np.split(ids, offsets[1:-1]) if texts else []) == texts
-    assert TextTokenizer.encode(tokenizer, texts)[0].tolist() == ids.tolist()  # as its tokenizer.json says
+    assert (
+        TextTokenizer.encode(tokenizer, texts)[0].tolist() == ids.tolist()
+    )  # as its tokenizer.json says
 
 
 def test_bytes_end_documents_with_a_newline_or_any_byte():
@@ -338,7 +356,10 @@ def test_a_kept_tokenizer_is_loaded_again(tmp_path, name):
 
 def test_without_a_file_bytes_and_the_builtin_tokenizer_are_known_by_name(tmp_path):
     for name in ("bytes", "built-in"):
-        assert load_slices_tokenizer(tmp_path, made(name).describe()).describe() == made(name).describe()
+        assert (
+            load_slices_tokenizer(tmp_path, made(name).describe()).describe()
+            == made(name).describe()
+        )
 
 
 def test_a_missing_or_another_tokenizer_is_one_line_with_its_remedy(tmp_path):

@@ -66,7 +66,11 @@ def refusal(url: str) -> str:
 
 def bodies(requests: list[Request]) -> list[Request]:
     """The requests for all, or for much."""
-    return [request for request in requests if request.method == "GET" and request.headers.get("range") != "bytes=0-0"]
+    return [
+        request
+        for request in requests
+        if request.method == "GET" and request.headers.get("range") != "bytes=0-0"
+    ]
 
 
 # ------------------------------------------------------------------------------------------- decent
@@ -115,7 +119,9 @@ def once_closed(request: Request) -> None:
 def breaks_off(request: Request) -> None:
     """Half of what is asked for, twice."""
     start = request.wanted[0] if request.wanted else 0
-    lines = [f"Content-Range: bytes {start}-{len(LINES) - 1}/{len(LINES)}"] if request.wanted else []
+    lines = (
+        [f"Content-Range: bytes {start}-{len(LINES) - 1}/{len(LINES)}"] if request.wanted else []
+    )
     body = LINES[start : start + (len(LINES) - start) // 2 + 100]
     if len(bodies(request.server.requests)) > 2:
         request.part(LINES, TAG)
@@ -182,7 +188,9 @@ def test_a_server_is_read_once(mode, impatient):
         redirections = int(mode in (same_host, same_host_in_utf8))
         assert server.sent < times * len(LINES) + samples * (1 << 16) + 100_000
         assert len(bodies(server.requests)) <= times + samples + redirections
-        assert impatient[:1] == ([7] if mode is once_429 else [1] if mode in (once_500, once_closed, breaks_off) else [])
+        assert impatient[:1] == (
+            [7] if mode is once_429 else [1] if mode in (once_500, once_closed, breaks_off) else []
+        )
 
 
 def test_a_name_may_say_how_it_is_compressed():
@@ -532,7 +540,9 @@ def test_a_changed_file_is_another(tmp_path):
         assert first == digest(f"{url}?sig=2"), "the same content, signed anew"
         lines[:] = [DATE]
         dated = digest(f"{url}?sig=1")
-        assert dated not in (first, digest(f"{url}?sig=2")), "without a tag, the URL is of its identity"
+        assert dated not in (first, digest(f"{url}?sig=2")), (
+            "without a tag, the URL is of its identity"
+        )
         lines[:] = [DATE.replace("2001", "2002")]
         assert digest(f"{url}?sig=1") != dated
 
@@ -591,7 +601,9 @@ def test_waiting_is_said_within_a_second(monkeypatch, capfd):
 
     with serving(mode) as server:
         open_corpus([f"{server.url}/data.jsonl?sig=secret"])
-    assert f"{server.url}/data.jsonl?***: waiting for 127.0.0.1, up to 20 s" in capfd.readouterr().err
+    assert (
+        f"{server.url}/data.jsonl?***: waiting for 127.0.0.1, up to 20 s" in capfd.readouterr().err
+    )
 
 
 def test_memory_does_not_grow_with_a_shard():

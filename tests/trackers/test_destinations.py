@@ -36,7 +36,9 @@ def test_a_missing_package_is_one_line_before_any_work(home, tmp_path):
         pytest.skip("needs an environment without one of the trackers' packages")
     with pytest.raises(UserError) as refused:
         recallkit.gap("a", "b", slices=tmp_path / "none", log_to=[missing])
-    assert f'{missing} is not installed; pip install "recallkit-lm[{missing}]"' in refused.value.line()
+    assert (
+        f'{missing} is not installed; pip install "recallkit-lm[{missing}]"' in refused.value.line()
+    )
 
 
 def test_a_folder_of_a_package_name_is_no_package_and_a_broken_one_is_named(tmp_path, monkeypatch):

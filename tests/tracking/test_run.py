@@ -15,7 +15,11 @@ STEPS = ("step-0=control:unigram", "step-10=control:bigram", "step-20=control:re
 
 
 def test_the_command_prints_draws_and_reports(run, few_slices, tmp_path):
-    counts, out, figures = few_slices.parent / "counts.duckdb", tmp_path / "out", tmp_path / "figures"
+    counts, out, figures = (
+        few_slices.parent / "counts.duckdb",
+        tmp_path / "out",
+        tmp_path / "figures",
+    )
     command = ("track", "control:recall", *STEPS, "--slices", few_slices, "--counts", counts)
     command += ("--slice", "copy:k2", "--slice", "state_word", "-o", out)
     printed = run(*command, "--figures", figures, "--export", "csv,md")
@@ -66,7 +70,9 @@ def test_a_repeated_command_scores_only_what_is_new(tiny_model, few_slices, tmp_
     def track(**options):
         counts, out = few_slices.parent / "counts.duckdb", tmp_path / "out"
         reference = {"r": "control:recall"}
-        tables = recallkit.track(reference, pattern, slices=slices, counts=counts, out=out, **options)
+        tables = recallkit.track(
+            reference, pattern, slices=slices, counts=counts, out=out, **options
+        )
         return tables.track
 
     assert track()["step"].to_list() == [None, 0]

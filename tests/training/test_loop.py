@@ -117,8 +117,15 @@ def test_weight_decay_is_of_matrices_but_not_of_filters():
         ArchitectureConfig(64, 16, (LayerConfig("hyena", {"max_length": 8}),)),
     )
     [adam] = loop.optimisers(model, loop.Recipe())
-    decayed = {id(parameter) for group in adam.param_groups if group["weight_decay"] for parameter in group["params"]}
+    decayed = {
+        id(parameter)
+        for group in adam.param_groups
+        if group["weight_decay"]
+        for parameter in group["params"]
+    }
     weights = {name for name, parameter in model.named_parameters() if id(parameter) in decayed}
     assert {"blocks.0.mlp.up.weight", "blocks.0.mlp.down.weight"} <= weights
-    assert not [name for name in weights if "filter" in name or "norm" in name or "embedding" in name]
+    assert not [
+        name for name in weights if "filter" in name or "norm" in name or "embedding" in name
+    ]
     assert sum(len(group["params"]) for group in adam.param_groups) == len(list(model.parameters()))

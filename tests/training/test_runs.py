@@ -92,8 +92,12 @@ def test_choices_take_the_place_of_a_presets():
         assert [tuple(part) for part in run.task.training] == [(32, 1, 50), (32, 2, 50)]
         assert [tuple(part) for part in run.task.test] == [(256, 3, 500)]
         assert (run.steps, run.batch, run.learning_rate) == (7, 5, 0.1)
-    (task,) = {run.task for run in runs_of("zoology:2", "mqar", SweepOptions(seq_len=32, pairs=[2]))}
-    assert shapes(task.training) == shapes(task.test) == [(32, 2)], "a figure of one shape is tested on what it trains"
+    (task,) = {
+        run.task for run in runs_of("zoology:2", "mqar", SweepOptions(seq_len=32, pairs=[2]))
+    }
+    assert shapes(task.training) == shapes(task.test) == [(32, 2)], (
+        "a figure of one shape is tested on what it trains"
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,7 +123,9 @@ def test_mistakes_are_one_line(choices, said):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_model_of_a_preset_can_be_made(name):
-    for config in {str(run.config): run.config for run in runs_of(name, "mqar", SweepOptions(widths=[64]))}.values():
+    for config in {
+        str(run.config): run.config for run in runs_of(name, "mqar", SweepOptions(widths=[64]))
+    }.values():
         with torch.device("meta"):
             assert new_model(0, config).num_parameters()
 
@@ -134,7 +140,10 @@ def one(mixer, **choices):
 
 
 def test_short_convolutions_are_where_they_are_wanted():
-    layers = {name: one(name).layers for name in ("linear_attention", "base_conv+linear_attention", "base_conv")}
+    layers = {
+        name: one(name).layers
+        for name in ("linear_attention", "base_conv+linear_attention", "base_conv")
+    }
     assert [layer.options["short_conv"] for layer in layers["linear_attention"]] == [3, 3]
     assert [layer.mixer for layer in layers["base_conv+linear_attention"]] == [
         "base_conv",
@@ -142,7 +151,10 @@ def test_short_convolutions_are_where_they_are_wanted():
     ]
     assert layers["base_conv+linear_attention"][1].options["short_conv"] == 0
     assert [layer.options.get("filter") for layer in layers["base_conv"]] == ["short", None]
-    assert [layer.options["short_conv"] for layer in one("linear_attention", mixer_options="short_conv=0").layers] == [0, 0]
+    assert [
+        layer.options["short_conv"]
+        for layer in one("linear_attention", mixer_options="short_conv=0").layers
+    ] == [0, 0]
 
 
 def test_mixers_joined_by_plus_take_turns_and_options_apply_to_each():

@@ -77,7 +77,9 @@ def test_a_prefix_is_read_in_both_directions_and_only_what_follows_it_is_asked_f
         "batch": 32,
         "mixer": "base_conv+prefix_linear_attention",
     }
-    assert outcome(tiny(tmp_path, mixer_options="prefix=8,feature_dim=8", **sizes))["accuracy"] > 0.95
+    assert (
+        outcome(tiny(tmp_path, mixer_options="prefix=8,feature_dim=8", **sizes))["accuracy"] > 0.95
+    )
     with pytest.raises(
         UserError,
         match=r"prefix 10: a question is at id 9 of .*; give prefix=9 or less to --mixer-options",
@@ -152,7 +154,9 @@ def test_a_task_of_ones_own_is_trained_again_once_its_code_changes_and_its_quest
     file.write_text(OWN_TASK)
     sweep = tiny(tmp_path, task=f"{file}:task")
     [of_test] = outcome(sweep)["by_distance"]
-    assert sum(number for _, number, _ in of_test) == 8, "one in each test sequence, whatever `pairs` is"
+    assert sum(number for _, number, _ in of_test) == 8, (
+        "one in each test sequence, whatever `pairs` is"
+    )
     file.write_text(OWN_TASK.replace("ids[:, 0]", "ids[:, 1]"))
     assert sweep.job.outcome(sweep.runs[0]) is None
 

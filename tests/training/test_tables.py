@@ -43,7 +43,10 @@ def tables_of(outcomes, rates=(1e-3, 1e-2, 1e-1), **choices):
 
 def test_the_best_rate_counts_and_an_edge_is_said():
     tables = tables_of(
-        [(8, [(0.5, 1.0), (0.7, 2.0), (0.7, 1.5)]), (16, [(0.1, 4.0), (0.9, 0.1), (0.2, math.nan)])],
+        [
+            (8, [(0.5, 1.0), (0.7, 2.0), (0.7, 1.5)]),
+            (16, [(0.1, 4.0), (0.9, 0.1), (0.2, math.nan)]),
+        ],
     )
     rows = tables.tradeoff.to_dicts()
     assert [(row["learning_rate"], row["loss_nats"], row["at_edge"]) for row in rows] == [
@@ -64,7 +67,9 @@ def test_accuracy_by_distance_is_by_test_in_the_table_and_of_all_tests_where_it_
     shown = tradeoff_tables(tables)["distance"]
     assert shown.headers[2:] == ["2", "8"]
     assert shown.rows[0][2:] == ["90", "30"], "12 of 40"
-    drawn = {figure.name: svg(figure) for figure in tradeoff_figures(tables)}["tradeoff_by_distance"]
+    drawn = {figure.name: svg(figure) for figure in tradeoff_figures(tables)}[
+        "tradeoff_by_distance"
+    ]
     assert sorted(marks(drawn)) == [
         "attention, width 16, 2 ids: 90.0 %",
         "attention, width 16, 5 to 8 ids: 30.0 %",
@@ -116,7 +121,9 @@ def test_several_tasks_have_a_table_and_a_plot_each():
     )
     outcome = {"parameters": 1, "state_bytes": 2, "accuracy": 0.5, "loss_nats": 1.0, "num_steps": 5}
     tables = make_tables([(run, {**outcome, "by_distance": [[(4, 4, 2)]]}) for run in runs])
-    assert list(tradeoff_tables(tables)) == [f"{name}-{task}" for task in (1, 2, 3, 4) for name in ("tradeoff", "distance")]
+    assert list(tradeoff_tables(tables)) == [
+        f"{name}-{task}" for task in (1, 2, 3, 4) for name in ("tradeoff", "distance")
+    ]
     figure = tradeoff_figures(tables)[0]
     assert {f"mqar: 256 ids with {pairs} pairs" for pairs in (8, 16, 32, 64)} <= set(
         texts(svg(figure)),
@@ -128,16 +135,24 @@ def test_several_tasks_have_a_table_and_a_plot_each():
     [
         (
             [(800, 0.98), (1600, 0.999), (400, 0.94), (3200, 0.999)],
-            "attention (width 32) gives 99.9 % of the answers with 1,600 bytes of state, the most of 4 models; the smallest state within "
+            "attention (width 32) gives 99.9 % of the answers with 1,600 bytes of state, the "
+            "most of 4 models; the smallest state within "
             "5 points of that is the 800 bytes of attention (width 16), with 98.0 %.",
         ),
         (
             [(800, 0.9), (1600, 0.9)],
-            "attention (width 16) gives 90.0 % of the answers with 800 bytes of state, the most of 2 models.",
+            (
+                "attention (width 16) gives 90.0 % of the answers with 800 bytes of state, the "
+                "most "
+                "of 2 models."
+            ),
         ),
         ([(800, 0.9)], "attention (width 16) gives 90.0 % of the answers with 800 bytes of state."),
     ],
 )
 def test_the_answer_has_the_best_model_and_the_smallest_state_as_good(outcomes, said):
     """Also of equals, and of one model."""
-    assert answer(tables_of([(size, [(accuracy, 1.0)]) for size, accuracy in outcomes], rates=(1e-2,))) == said
+    assert (
+        answer(tables_of([(size, [(accuracy, 1.0)]) for size, accuracy in outcomes], rates=(1e-2,)))
+        == said
+    )

@@ -112,7 +112,9 @@ def test_a_stopped_training_resumes_and_ends_in_the_same_bytes(
         *(f"checkpoint-{step}/model.safetensors" for step in (8, 16, 24, 32)),
         "training.parquet",
     ):
-        assert (tmp_path / "parts" / name).read_bytes() == (unstopped[0] / "out" / name).read_bytes(), name
+        assert (tmp_path / "parts" / name).read_bytes() == (
+            unstopped[0] / "out" / name
+        ).read_bytes(), name
     assert not list((tmp_path / "parts").glob(".*partial"))
     for every in (None, "2048"):
         recallkit.train(model, text, **SIZES, checkpoint_every=every, out=tmp_path / "parts")

@@ -1,4 +1,5 @@
-"""`verify`: finds what is damaged, what does not fit and what was left; finds nothing where nothing is wrong."""
+"""`verify`: finds what is damaged, what does not fit and what was left; finds nothing where nothing
+is wrong."""
 
 from __future__ import annotations
 
@@ -79,16 +80,26 @@ def flips(folder: Path, number: int, seed: int) -> list[str]:
 def ids_of(content: bytes, folder: Path) -> list[list[int]]:
     """The ids of some texts by a tokenizer.json."""
     tokenizer = Tokenizer.from_str(content.decode())
-    return [tokenizer.encode(line, add_special_tokens=False).ids for line in (folder / "text.jsonl").read_text().splitlines()]
+    return [
+        tokenizer.encode(line, add_special_tokens=False).ids
+        for line in (folder / "text.jsonl").read_text().splitlines()
+    ]
 
 
 def is_same(path: Path, before: bytes, after: bytes) -> bool:
-    """Whether a flip changes no number: white space in JSON, a tokenizer's field of no effect, bytes of a database that nobody reads."""
+    """Whether a flip changes no number: white space in JSON, a tokenizer's field of no effect,
+    bytes of a database that nobody reads."""
     if path.name == "tokenizer.json":
         return ids_of(before, path.parents[1]) == ids_of(after, path.parents[1])
     if path.suffix == ".json":  # how long it took is in no digest
-        return bool({**json.loads(before), "timings": 0, "seconds": 0} == {**json.loads(after), "timings": 0, "seconds": 0})
-    return path.suffix == ".duckdb" and invoke("count", path, "--export", path.with_suffix(".csv.parquet")).status != 0
+        return bool(
+            {**json.loads(before), "timings": 0, "seconds": 0}
+            == {**json.loads(after), "timings": 0, "seconds": 0}
+        )
+    return (
+        path.suffix == ".duckdb"
+        and invoke("count", path, "--export", path.with_suffix(".csv.parquet")).status != 0
+    )
 
 
 def test_flipped_bits_are_found(folder):
@@ -102,8 +113,14 @@ def test_a_damaged_file_is_named_with_a_remedy(folder):
     path.write_bytes(content)
     outcome = assert_manners(invoke("verify", folder))
     assert outcome.status == 1
-    assert f"changed     {path.relative_to(folder)}:\n            damaged (changed since it was written)\n" in outcome.out
-    assert f"-> score them again with `recallkit score control:bigram --slices {folder}/slices --force`" in outcome.out
+    assert (
+        f"changed     {path.relative_to(folder)}:\n            damaged (changed since it was "
+        "written)\n"
+    ) in outcome.out
+    assert (
+        f"-> score them again with `recallkit score control:bigram --slices {folder}/slices "
+        "--force`"
+    ) in outcome.out
     output = json.loads(invoke("verify", folder, "--json").out)
     assert (output["sound"], [f["file"] for f in output["findings"] if f["kind"] != "foreign"]) == (
         False,
@@ -114,7 +131,9 @@ def test_a_damaged_file_is_named_with_a_remedy(folder):
 def other(generated: Path, folder: Path, *options: object) -> Path:
     """Slices of other sequences."""
     out = folder / "others"
-    assert invoke("slice", generated / "text.jsonl", "-o", out, "--seq-len", 16, *options).status == 0
+    assert (
+        invoke("slice", generated / "text.jsonl", "-o", out, "--seq-len", 16, *options).status == 0
+    )
     return out
 
 
@@ -142,7 +161,9 @@ def test_a_table_of_another_run_among_its_set_is_changed(generated, folder):
     )
     assert invoke(*command, "--counts", folder / "counts.duckdb").status == 0
     shutil.copy(other_gap / "by_count.parquet", gap / "by_count.parquet")
-    assert lines(verify(folder)) == [("changed", str((gap / "by_count.parquet").relative_to(folder)))]
+    assert lines(verify(folder)) == [
+        ("changed", str((gap / "by_count.parquet").relative_to(folder)))
+    ]
 
 
 def test_scores_made_again_otherwise_do_not_fit_the_comparison(folder):
@@ -164,13 +185,25 @@ def test_remedies_for_scores_made_again_or_removed_mend_them(folder):
     """Also of models with names of their own, of interventions and of tracked runs."""
     slices, counts = folder / "slices", ("--counts", folder / "counts.duckdb")
     for command in ("gap", "intervene", "track"):
-        assert invoke(command, "control:recall", "y-100=control:bigram", "--slices", slices, *counts).status == 0
+        assert (
+            invoke(
+                command, "control:recall", "y-100=control:bigram", "--slices", slices, *counts
+            ).status
+            == 0
+        )
     again = ("score", "y-100=control:unigram", "--slices", slices, *counts, "--force")
     assert invoke(*again).status == 0
-    stale = {Path(finding.file): finding.remedy for finding in verify(folder).findings if finding.kind == "mismatch"}
+    stale = {
+        Path(finding.file): finding.remedy
+        for finding in verify(folder).findings
+        if finding.kind == "mismatch"
+    }
     assert {file.stem for file in stale} == {"gap", "intervene", "track"}
     for file, remedy in stale.items():
-        command = f"recallkit {file.stem} control:recall y-100=control:unigram --slices {slices} -o {folder / file.parent}"
+        command = (
+            f"recallkit {file.stem} control:recall y-100=control:unigram --slices {slices} -o "
+            f"{folder / file.parent}"
+        )
         assert remedy == f"run it again with its options: `{command}`"
         assert invoke(*command.split()[1:], *counts).status == 0
     assert verify(folder).is_sound
@@ -184,7 +217,9 @@ def test_remedies_for_scores_made_again_or_removed_mend_them(folder):
 
 def test_counts_and_tokenizers_of_others_do_not_fit(generated, folder):
     counts, text = folder / "counts.duckdb", folder / "text.jsonl"
-    assert invoke("slice", text, "--counts", counts, "-o", folder / "s", "--seq-len", 32).status == 0
+    assert (
+        invoke("slice", text, "--counts", counts, "-o", folder / "s", "--seq-len", 32).status == 0
+    )
     assert invoke("count", text, "-o", counts, "--limit-tokens", 100, "--force").status == 0
     output = {finding.file: finding.problem for finding in verify(folder).findings}
     assert output["s/tokens.parquet"] == "labelled with other counts than counts.duckdb has now"
@@ -209,7 +244,8 @@ def test_counts_that_were_changed_inside_are_found(folder, change):
 
 
 def test_every_deleted_file_of_a_result_is_missed(folder):
-    """Each of them, alone; of sequences and their tokenizer, too, without which nothing can be labelled again."""
+    """Each of them, alone; of sequences and their tokenizer, too, without which nothing can be
+    labelled again."""
     listed = [path for path in recorded(folder) if path.suffix != ".duckdb"]
     assert {
         "tokens.parquet",
@@ -223,7 +259,9 @@ def test_every_deleted_file_of_a_result_is_missed(folder):
         content = path.read_bytes()
         path.unlink()
         result = folder / path.relative_to(folder).parts[0]
-        unnoticed += [str(path.relative_to(folder))] * verify(result if result.is_dir() else folder).is_sound
+        unnoticed += [str(path.relative_to(folder))] * verify(
+            result if result.is_dir() else folder
+        ).is_sound
         path.write_bytes(content)
     assert unnoticed == []
 
@@ -241,7 +279,11 @@ def test_exports_are_members_and_their_flipped_bits_are_found(folder):
         "csv,json,md,tex",
     )
     assert invoke(*command, "--counts", folder / "counts.duckdb").status == 0
-    exported = [path for path in (folder / "g").iterdir() if path.suffix in (".csv", ".md", ".tex") or path.name == "gap.json"]
+    exported = [
+        path
+        for path in (folder / "g").iterdir()
+        if path.suffix in (".csv", ".md", ".tex") or path.name == "gap.json"
+    ]
     assert {path.suffix for path in exported} == {".csv", ".json", ".md", ".tex"}
     for path in exported:
         content = path.read_bytes()
@@ -250,9 +292,15 @@ def test_exports_are_members_and_their_flipped_bits_are_found(folder):
         path.write_bytes(content)
 
 
-GAP = "gap control:recall control:bigram --slices {folder}/slices --counts {folder}/counts.duckdb -o {out} --force"
+GAP = (
+    "gap control:recall control:bigram --slices {folder}/slices --counts {folder}/counts.duckdb "
+    "-o {out} --force"
+)
 REPORT = "report {folder}/slices -o {out}/page.html"
-SWEEP = "--seq-len 16 --pairs 2 --test-seq-len 16 --test-pairs 2 --vocab 64 --widths 16 --examples 8 --test-examples 8 --batch 8 --steps 2"
+SWEEP = (
+    "--seq-len 16 --pairs 2 --test-seq-len 16 --test-pairs 2 --vocab 64 --widths 16 --examples 8 "
+    "--test-examples 8 --batch 8 --steps 2"
+)
 WRITTEN = {
     "rows.jsonl": "build-rows {folder}/documents.jsonl -o {out}/rows.jsonl --force",
     "page.html": REPORT,
@@ -262,11 +310,21 @@ WRITTEN = {
     "card-*.md": f"{GAP} --export card",
     "gap.parquet": GAP,
     "counts.duckdb": "count {folder}/text.jsonl -o {out}/counts.duckdb --force",
-    "bigrams.parquet": "count {folder}/text.jsonl -o {folder}/counts.duckdb --export {out}/bigrams.parquet --force",
+    "bigrams.parquet": (
+        "count {folder}/text.jsonl -o {folder}/counts.duckdb --export {out}/bigrams.parquet --force"
+    ),
     "pack/ids.npy": "slice {folder}/text.jsonl -o {out} --seq-len 32 --pack --force",
-    "lm-eval/*/samples_*.jsonl": "eval-recall control:unigram --lm-eval-task {folder}/task.yaml -o {out} --force",
-    "checkpoint-*/config.json": "train zoo:attention {folder}/text.jsonl --tokens 512 --seq-len 32 --batch 8 --no-lists -o {out} --force",
-    "runs/?????*[0-9a-f].json": f"train --task mqar {SWEEP} --mixers attention --learning-rates 1e-3 --device cpu -o {{out}} --force",
+    "lm-eval/*/samples_*.jsonl": (
+        "eval-recall control:unigram --lm-eval-task {folder}/task.yaml -o {out} --force"
+    ),
+    "checkpoint-*/config.json": (
+        "train zoo:attention {folder}/text.jsonl --tokens 512 --seq-len 32 --batch 8 --no-lists "
+        "-o {out} --force"
+    ),
+    "runs/?????*[0-9a-f].json": (
+        f"train --task mqar {SWEEP} --mixers attention --learning-rates 1e-3 --device cpu -o "
+        f"{{out}} --force"
+    ),
 }
 """A file of every kind that commands write -> the command, with `--force` where it has that."""
 DATED = "lm-eval/*/samples_*.jsonl"
@@ -275,10 +333,15 @@ TABLES = (".parquet", ".duckdb", ".npy")
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_a_file_of_every_kind_is_in_a_list_and_what_is_in_none_or_edited_is_not_replaced(folder, name):
-    (folder / "documents.jsonl").write_text('{"text": "Name: Zork is here.", "pairs": {"Name": "Zork"}}\n')
+def test_a_file_of_every_kind_is_in_a_list_and_what_is_in_none_or_edited_is_not_replaced(
+    folder, name
+):
+    (folder / "documents.jsonl").write_text(
+        '{"text": "Name: Zork is here.", "pairs": {"Name": "Zork"}}\n'
+    )
     (folder / "task.yaml").write_text(
-        f"task: t\ndataset_path: json\ndataset_kwargs:\n  data_files:\n    test: {folder}/documents.jsonl\n"
+        "task: t\ndataset_path: json\ndataset_kwargs:\n  data_files:\n    test: "
+        f"{folder}/documents.jsonl\n"
         "test_split: test\noutput_type: loglikelihood\ndoc_to_text: Name\ndoc_to_target: Zork\n"
         "metric_list:\n  - metric: acc\n"
     )
@@ -292,7 +355,9 @@ def test_a_file_of_every_kind_is_in_a_list_and_what_is_in_none_or_edited_is_not_
     path.write_bytes(written[:9] + bytes([written[9] ^ 1]) + written[10:])
     changes["changed"] = verify(out)
     for kind, verified in changes.items():
-        assert (kind, str(path.relative_to(out))) in {(finding.kind, finding.file) for finding in verified.findings}
+        assert (kind, str(path.relative_to(out))) in {
+            (finding.kind, finding.file) for finding in verified.findings
+        }
     edited = written + b"mine\n"
     path.write_bytes(edited)
     outcome = assert_manners(invoke(*words))
@@ -301,7 +366,9 @@ def test_a_file_of_every_kind_is_in_a_list_and_what_is_in_none_or_edited_is_not_
     elif name == DATED:
         assert (outcome.status, path.read_bytes()) == (0, edited)
     else:
-        assert_refused(outcome, path.name, "changed since recallkit wrote it", "move this file away")
+        assert_refused(
+            outcome, path.name, "changed since recallkit wrote it", "move this file away"
+        )
         assert path.read_bytes() == edited
     shutil.rmtree(out)
     mine = path.with_name("manifest.json") if name == DATED else path
@@ -326,8 +393,12 @@ def test_a_file_of_every_kind_is_in_a_list_and_what_is_in_none_or_edited_is_not_
     ],
 )
 def test_a_file_of_another_kind_is_not_replaced(folder, words):
-    (folder / "documents.jsonl").write_text('{"text": "Name: Zork is here.", "pairs": {"Name": "Zork"}}\n')
-    assert invoke("build-rows", folder / "documents.jsonl", "-o", folder / "rows2.jsonl").status == 0
+    (folder / "documents.jsonl").write_text(
+        '{"text": "Name: Zork is here.", "pairs": {"Name": "Zork"}}\n'
+    )
+    assert (
+        invoke("build-rows", folder / "documents.jsonl", "-o", folder / "rows2.jsonl").status == 0
+    )
     path = Path(words.format(folder).replace(" --force", "").split()[-1])
     before = path.read_bytes()
     assert_refused(invoke(*words.format(folder).split()), path.name, "give another name")
@@ -336,13 +407,17 @@ def test_a_file_of_another_kind_is_not_replaced(folder, words):
 
 
 def test_a_list_goes_where_no_file_of_somebody_else_is(folder):
-    """As where the shell made page.json for what `--json` prints, and in a folder with a manifest of another program."""
+    """As where the shell made page.json for what `--json` prints, and in a folder with a manifest
+    of another program."""
     for mine, listing in (("page.json", "manifest.json"), ("manifest.json", "page.json")):
         out = folder / listing.partition(".")[0]
         out.mkdir()
         (out / mine).write_text("" if mine == "page.json" else '{"name": "an app"}')
         for _ in range(2):
-            assert assert_manners(invoke("report", folder / "slices", "-o", out / "page.html")).status == 0
+            assert (
+                assert_manners(invoke("report", folder / "slices", "-o", out / "page.html")).status
+                == 0
+            )
             assert (out / mine).read_text() in ("", '{"name": "an app"}')
             (out / mine).write_text('{"name": "an app"}')
         assert list(artifacts.members(out / listing)) == ["page.html"]
@@ -361,7 +436,8 @@ def test_a_list_goes_where_no_file_of_somebody_else_is(folder):
 
 
 def test_the_loss_of_a_list_is_noted(folder):
-    """Of tables as an error: what is in them says whose they are. A folder of other files has one note."""
+    """Of tables as an error: what is in them says whose they are. A folder of other files has one
+    note."""
     assert invoke("report", folder / "slices", "-o", folder / "p" / "page.html").status == 0
     for listing in (folder / "p" / "page.json", folder / "counts.json"):
         listing.unlink()
@@ -371,13 +447,16 @@ def test_the_loss_of_a_list_is_noted(folder):
 
 
 def test_a_table_without_its_list_is_sound_once_the_list_is_copied_or_the_table_made_again(folder):
-    """As of counts that were downloaded alone: what no list names is not replaced, even with `--force`."""
+    """As of counts that were downloaded alone: what no list names is not replaced, even with
+    `--force`."""
     command = ("count", folder / "text.jsonl", "-o", folder / "counts.duckdb")
     for path, remake in (
         (folder / "counts.duckdb", command),
         (folder / "slices" / "tokens.parquet", None),
     ):
-        listing = next(listing for listing in artifacts.lists_beside(path) if artifacts.is_stamped(listing))
+        listing = next(
+            listing for listing in artifacts.lists_beside(path) if artifacts.is_stamped(listing)
+        )
         content = listing.read_bytes()
         listing.unlink()
         [finding] = [f for f in verify(path.parent).findings if f.file == path.name]
@@ -423,7 +502,9 @@ def test_clean_removes_what_a_killed_run_left_and_nothing_of_anybody_else(folder
     (folder / "linked.partial").symlink_to(elsewhere)
     for marked in (killed, elsewhere):
         marked.mkdir()
-        (marked / MARK).write_text(json.dumps({"made_by": "recallkit", "files": ["tokens.parquet"]}))
+        (marked / MARK).write_text(
+            json.dumps({"made_by": "recallkit", "files": ["tokens.parquet"]})
+        )
     (elsewhere / "tokens.parquet").write_text("precious")
     (killed / "tokens.parquet").write_bytes(b"half")
     (killed / "notes.txt").write_text("precious")
@@ -441,8 +522,13 @@ def test_clean_removes_what_a_killed_run_left_and_nothing_of_anybody_else(folder
     (killed / "tokens.parquet").rmdir()
     assert verify(folder, clean=True).num_removed == 1
     assert not killed.exists()
-    assert invoke("gap", "control:recall", "control:bigram", "--slices", folder / "slices").status == 0
-    assert all((stranger / "tokens.parquet").read_text() == "precious" for stranger in (*strangers, elsewhere))
+    assert (
+        invoke("gap", "control:recall", "control:bigram", "--slices", folder / "slices").status == 0
+    )
+    assert all(
+        (stranger / "tokens.parquet").read_text() == "precious"
+        for stranger in (*strangers, elsewhere)
+    )
 
 
 def test_only_a_lock_says_whether_a_process_is_at_work(tmp_path, monkeypatch):
@@ -456,9 +542,13 @@ def test_only_a_lock_says_whether_a_process_is_at_work(tmp_path, monkeypatch):
     """
     command = [sys.executable, "-c", program, str(tmp_path / "table.parquet")]
     mark = tmp_path / ".table.parquet.new.partial" / MARK
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout.readline() == "at work\n"
-        mark.write_text(re.sub(r'"process": "[^"]*"', '"process": "4194305"', mark.read_text()))  # a number that no process has
+        mark.write_text(
+            re.sub(r'"process": "[^"]*"', '"process": "4194305"', mark.read_text())
+        )  # a number that no process has
         assert verify(tmp_path, clean=True).num_removed == 0
         process.kill()
     mark.write_text(mark.read_text().replace("4194305", f"{os.getpid():>7}"))
@@ -540,7 +630,9 @@ def test_a_folder_that_is_not_there_is_told(tmp_path):
     assert "file: not a directory" in assert_manners(invoke("verify", tmp_path / "file")).err
 
 
-@pytest.mark.parametrize("field", ["score_files", "scores", "models", "reference", "options", "typed"])
+@pytest.mark.parametrize(
+    "field", ["score_files", "scores", "models", "reference", "options", "typed"]
+)
 def test_a_manifest_that_lacks_a_field_ends_nothing(folder, monkeypatch, field):
     """As a folder from elsewhere may have it, whose digests are right."""
     command = (
@@ -557,7 +649,11 @@ def test_a_manifest_that_lacks_a_field_ends_nothing(folder, monkeypatch, field):
 
     def lacking(path: Path) -> dict[str, object] | None:
         facts = real(path)
-        return None if facts is None else {name: value for name, value in facts.items() if name != field}
+        return (
+            None
+            if facts is None
+            else {name: value for name, value in facts.items() if name != field}
+        )
 
     monkeypatch.setattr(artifacts, "footer_facts", lacking)
     assert verify(folder).num_files > 5

@@ -87,7 +87,11 @@ def _check_causality(mixer: Mixer) -> None:
     u, ids = inputs(mixer, t)
     other, other_ids = inputs(mixer, t, seed=2)
     mixed = torch.cat([u[:, :cut], other[:, cut:]], dim=1)
-    mixed_ids = None if ids is None or other_ids is None else torch.cat([ids[:, :cut], other_ids[:, cut:]], dim=1)
+    mixed_ids = (
+        None
+        if ids is None or other_ids is None
+        else torch.cat([ids[:, :cut], other_ids[:, cut:]], dim=1)
+    )
     with torch.no_grad():
         before, after = mixer(u, ids), mixer(mixed, mixed_ids)
     assert difference(after[:, :cut], before[:, :cut]) < 1e-9, "what follows changes what was"
@@ -116,12 +120,18 @@ def _check_steps(mixer: Mixer) -> None:
         for i in range(mixer.prefix, t):
             before = {name: value.clone() for name, value in state.items()}
             y, new = mixer.step(u[:, i], state, None if ids is None else ids[:, i])
-            assert all(torch.equal(state[name], before[name]) for name in before), "a step changed the state it was given"
+            assert all(torch.equal(state[name], before[name]) for name in before), (
+                "a step changed the state it was given"
+            )
             stepped.append(y)
             state = new
         assert difference(torch.stack(stepped, dim=1), at_once) < 1e-9, "steps differ from forward"
-        assert difference(_read(mixer, u, ids, PIECES)[0], at_once) < 1e-9, "pieces differ from forward"
-        assert difference(_read(mixer, u, ids, (t - 1, 1))[0], at_once) < 1e-9, "a step after a long piece differs from forward"
+        assert difference(_read(mixer, u, ids, PIECES)[0], at_once) < 1e-9, (
+            "pieces differ from forward"
+        )
+        assert difference(_read(mixer, u, ids, (t - 1, 1))[0], at_once) < 1e-9, (
+            "a step after a long piece differs from forward"
+        )
 
 
 def _read(
@@ -154,16 +164,25 @@ def _check_ragged_rows(mixer: Mixer) -> None:
     lengths = (t - 3, max(4, mixer.prefix))
     with torch.no_grad():
         at_once = mixer(u, ids)
-        one, two, longer = (_read(mixer, *inputs(mixer, t, batch), (t,))[1] for batch, t in ((1, 2), (2, 2), (1, 3)))
+        one, two, longer = (
+            _read(mixer, *inputs(mixer, t, batch), (t,))[1] for batch, t in ((1, 2), (2, 2), (1, 3))
+        )
         layout = find_layout(one, two, longer)
-        states = [_read(mixer, u[i : i + 1], None if ids is None else ids[i : i + 1], (length,))[1] for i, length in enumerate(lengths)]
+        states = [
+            _read(mixer, u[i : i + 1], None if ids is None else ids[i : i + 1], (length,))[1]
+            for i, length in enumerate(lengths)
+        ]
         state = layout.join(states)
         for more in range(3):
             at = [length + more for length in lengths]
             u_next = torch.stack([u[i, place] for i, place in enumerate(at)])
-            ids_next = None if ids is None else torch.stack([ids[i, place] for i, place in enumerate(at)])
+            ids_next = (
+                None if ids is None else torch.stack([ids[i, place] for i, place in enumerate(at)])
+            )
             y, state = mixer.step(u_next, state, ids_next)
-            assert difference(y, torch.stack([at_once[i, place] for i, place in enumerate(at)])) < 1e-9, "joined rows differ"
+            assert (
+                difference(y, torch.stack([at_once[i, place] for i, place in enumerate(at)])) < 1e-9
+            ), "joined rows differ"
         y, _ = mixer.step(
             u[1:, lengths[1] + 3],
             layout.take(state, [1]),
@@ -209,7 +228,9 @@ def _check_half_precision(make: Callable[[], Mixer]) -> None:
             ("pieces", _read(narrow, u, ids, PIECES)[0]),
         ):
             assert actual.dtype == torch.bfloat16, f"{way} of bfloat16 is {actual.dtype}"
-            assert difference(actual, wanted) < HALF_PRECISION, f"{way} in bfloat16 is far from float64: {difference(actual, wanted)}"
+            assert difference(actual, wanted) < HALF_PRECISION, (
+                f"{way} in bfloat16 is far from float64: {difference(actual, wanted)}"
+            )
 
 
 def _check_training(make: Callable[[], Mixer]) -> None:

@@ -75,7 +75,10 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "programmatic_conv": [{}],
     "autocorrelation_conv": [{}, {"top": 2}, {"top": 99}],
     "linear_attention": [
-        *({"num_heads": 2, "feature_dim": 6, "feature_map": name, **MAP_OPTIONS.get(name, {})} for name in FEATURE_MAPS),
+        *(
+            {"num_heads": 2, "feature_dim": 6, "feature_map": name, **MAP_OPTIONS.get(name, {})}
+            for name in FEATURE_MAPS
+        ),
         {"num_heads": 2, "feature_dim": 6, "decay": "fixed"},
         {"num_heads": 2, "feature_dim": 6, "decay": "input"},
         {
@@ -413,8 +416,21 @@ def test_every_public_method_is_documented_here_or_where_it_is_inherited_from():
     import inspect
     import pkgutil
 
-    modules = [importlib.import_module(f"{mixers.__name__}.{results.name}") for results in pkgutil.iter_modules(mixers.__path__)]
-    classes = {item for module in modules for item in vars(module).values() if inspect.isclass(item) and item.__module__ == module.__name__}
-    methods = {method for item in classes for name, method in vars(item).items() if inspect.isfunction(method) and not name.startswith("_")}
+    modules = [
+        importlib.import_module(f"{mixers.__name__}.{results.name}")
+        for results in pkgutil.iter_modules(mixers.__path__)
+    ]
+    classes = {
+        item
+        for module in modules
+        for item in vars(module).values()
+        if inspect.isclass(item) and item.__module__ == module.__name__
+    }
+    methods = {
+        method
+        for item in classes
+        for name, method in vars(item).items()
+        if inspect.isfunction(method) and not name.startswith("_")
+    }
     assert len(methods) > 150
     assert [method.__qualname__ for method in methods if not inspect.getdoc(method)] == []

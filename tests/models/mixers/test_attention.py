@@ -29,7 +29,10 @@ def make(kind, **options):
 def test_without_rotation_it_is_scaled_dot_product_attention():
     mixer = make(Attention, rope_fraction=0.0)
     u, _ = inputs(mixer, 21)
-    q, k, v = (part.unflatten(-1, (4, 4)).transpose(1, 2) for part in (u @ mixer.qkv.weight.T).chunk(3, dim=-1))
+    q, k, v = (
+        part.unflatten(-1, (4, 4)).transpose(1, 2)
+        for part in (u @ mixer.qkv.weight.T).chunk(3, dim=-1)
+    )
     context = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
     assert difference(mixer(u), context @ mixer.out_proj.weight.T) < 1e-12
 

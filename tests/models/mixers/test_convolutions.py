@@ -53,7 +53,10 @@ def test_an_implicit_filter_is_a_network_of_one_position():
 def test_the_window_of_an_implicit_filter_falls_to_a_hundredth_at_its_decays():
     """0.01 at 1.2 times the length in the first channel, at 0.3 in the last: Zoology's tables 8 and
     15."""
-    usual, papers = (ImplicitFilter(2, 101, **options).double() for options in ({}, {"fast_decay": 0.25, "slow_decay": 1.2}))
+    usual, papers = (
+        ImplicitFilter(2, 101, **options).double()
+        for options in ({}, {"fast_decay": 0.25, "slow_decay": 1.2})
+    )
     papers.load_state_dict(usual.state_dict())
     with torch.no_grad():
         ratio = (papers(101) / usual(101)).T
@@ -99,7 +102,11 @@ def test_taps_of_constant_parameters_follow_every_change_of_these(make):
                     torch.nn.Parameter(0.5 * parameter.detach()),
                 )
         u = u[:, :7] if change == "shorter" else u
-        with torch.inference_mode() if change == "inference" else torch.set_grad_enabled(change == "gradients"):
+        with (
+            torch.inference_mode()
+            if change == "inference"
+            else torch.set_grad_enabled(change == "gradients")
+        ):
             once, again = mixer(u), mixer(u)
             wanted = mixer.reference(u)
         assert torch.equal(once, again)

@@ -41,10 +41,16 @@ def test_a_value_written_again_takes_the_place_of_the_one_before(strength):
         )
         k = functional.normalize(k.unflatten(-1, (2, -1)), dim=-1)
         v = v.unflatten(-1, (2, -1))
-        before, after = (mixer.read(u[:, :length], mixer.initial_state(1))[1]["kv"] for length in (2, 3))
+        before, after = (
+            mixer.read(u[:, :length], mixer.initial_state(1))[1]["kv"] for length in (2, 3)
+        )
         results = [torch.einsum("bhk,bhkv->bhv", k[:, 0], state) for state in (before, after)]
-    assert difference(results[1], strength * v[:, 2] + (1 - strength) * results[0]) < 1e-4, "k is divided by sqrt(|k|^2 + 1e-6)"
-    assert difference(results[0], v[:, 0]) > 0.1, "the second key disturbs the first, or it shows nothing"
+    assert difference(results[1], strength * v[:, 2] + (1 - strength) * results[0]) < 1e-4, (
+        "k is divided by sqrt(|k|^2 + 1e-6)"
+    )
+    assert difference(results[0], v[:, 0]) > 0.1, (
+        "the second key disturbs the first, or it shows nothing"
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,7 +77,10 @@ def test_strong_decays_in_float32(kind, rates, steps):
 def test_alike_decays_of_channels_are_those_of_heads():
     """Gated DeltaNet's recurrence: with the gate of the one undone in both, and the decays of a
     head spread over its channels."""
-    kda, gated = (make(16, num_heads=2, key_factor=1.0, value_factor=1.0).double() for make in (KDA, GatedDelta))
+    kda, gated = (
+        make(16, num_heads=2, key_factor=1.0, value_factor=1.0).double()
+        for make in (KDA, GatedDelta)
+    )
     with torch.no_grad():
         kda.load_state_dict(
             gated.state_dict() | {"dt_bias": gated.dt_bias.repeat_interleave(8)},
@@ -108,9 +117,13 @@ def test_kda_equals_transformers():
     }
     names |= {"decay_in": "forget_gate.f_a_proj", "decay_out": "forget_gate.f_b_proj"}
     operands = {f"{their}.weight": getattr(ours, our).weight for our, their in names.items()}
-    operands |= {f"{name}_proj.weight": part for name, part in zip("qkv", ours.qkv.weight.split(ours.widths), strict=True)}
+    operands |= {
+        f"{name}_proj.weight": part
+        for name, part in zip("qkv", ours.qkv.weight.split(ours.widths), strict=True)
+    }
     theirs.load_state_dict(
-        operands | {"forget_gate.dt_bias": ours.dt_bias, "forget_gate.A_log": ours.A_log.view(1, 1, -1, 1)},
+        operands
+        | {"forget_gate.dt_bias": ours.dt_bias, "forget_gate.A_log": ours.A_log.view(1, 1, -1, 1)},
     )
     u = inputs(ours, 150)[0].float()
     with torch.no_grad():
@@ -142,7 +155,9 @@ def test_gated_delta_equals_transformers():
         ),
         0,
     )
-    parts = [part.view(2, -1, 16) for part in (*ours.qkv.weight.split(ours.widths), ours.g_proj.weight)]
+    parts = [
+        part.view(2, -1, 16) for part in (*ours.qkv.weight.split(ours.widths), ours.g_proj.weight)
+    ]
     same = {name: value for name, value in ours.state_dict().items() if name in theirs.state_dict()}
     same["in_proj_qkvz.weight"] = torch.cat(parts, dim=1).flatten(0, 1)
     same["in_proj_ba.weight"] = torch.stack(

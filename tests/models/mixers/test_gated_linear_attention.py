@@ -28,7 +28,10 @@ def test_constant_gates_are_decays_of_linear_attention(bias):
     u = inputs(mixer, 50)[0]
     gate = (1 / (1 + math.exp(-bias))) ** (1 / 16)
     with torch.no_grad():
-        q, k, v = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in (mixer.q_proj(u), mixer.k_proj(u), mixer.v_proj(u)))
+        q, k, v = (
+            part.unflatten(-1, (2, -1)).transpose(1, 2)
+            for part in (mixer.q_proj(u), mixer.k_proj(u), mixer.v_proj(u))
+        )
         apart = (torch.arange(50)[:, None] - torch.arange(50)).clamp(min=0)
         o = (q @ k.mT / math.sqrt(4) * gate ** apart.double()).tril() @ v
         normed = o / (o.square().mean(dim=-1, keepdim=True) + 1e-5).sqrt() * mixer.norm.weight

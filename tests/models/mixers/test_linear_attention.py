@@ -23,10 +23,14 @@ def normal(*shape, seed=3):
 KERNELS = {
     "taylor": lambda q, k, i, j: 1 + q @ k / 2 + (q @ k / 2) ** 2 / 2,
     "relu": lambda q, k, i, j: sum(max(a, 0) * max(b, 0) for a, b in zip(q, k, strict=True)),
-    "elu": lambda q, k, i, j: sum(shifted(float(a)) * shifted(float(b)) for a, b in zip(q, k, strict=True)),
+    "elu": lambda q, k, i, j: sum(
+        shifted(float(a)) * shifted(float(b)) for a, b in zip(q, k, strict=True)
+    ),
     "square": lambda q, k, i, j: sum(a**2 * b**2 for a, b in zip(q, k, strict=True)),
     "identity": lambda q, k, i, j: q @ k / 2,
-    "cosformer": lambda q, k, i, j: KERNELS["relu"](q, k, i, j) * math.cos(math.pi / 2 * (i - j) / 40),
+    "cosformer": lambda q, k, i, j: (
+        KERNELS["relu"](q, k, i, j) * math.cos(math.pi / 2 * (i - j) / 40)
+    ),
 }
 """phi(q).phi(k) of vectors of four entries at positions i and j."""
 
@@ -53,8 +57,15 @@ def test_state_size_is_the_paper_s_equation_9():
         for f in (8, 16, 24):
             features = 1 + 3 * f // 2 + f * f // 2
             one_head = LinearAttention(d, num_heads=1, feature_dim=f)
-            assert one_head.state_size(1000) == (d + 1) * features == sum(part.numel() for part in one_head.initial_state(1).values())
-            assert LinearAttention(d, num_heads=4, feature_dim=f).state_size(1000) == (d + 1) * features
+            assert (
+                one_head.state_size(1000)
+                == (d + 1) * features
+                == sum(part.numel() for part in one_head.initial_state(1).values())
+            )
+            assert (
+                LinearAttention(d, num_heads=4, feature_dim=f).state_size(1000)
+                == (d + 1) * features
+            )
 
 
 def test_performer_estimates_softmax_without_bias():
@@ -76,7 +87,11 @@ def test_performer_estimates_softmax_without_bias():
 def test_decays_that_depend_on_the_input_in_plain_numbers():
     """Based, appendix C: the decays of each head times a number that the reading token has for it,
     without a function, above alone."""
-    mixer = randomised(LinearAttention(4, num_heads=2, feature_dim=3, decay="input")).double().requires_grad_(False)
+    mixer = (
+        randomised(LinearAttention(4, num_heads=2, feature_dim=3, decay="input"))
+        .double()
+        .requires_grad_(False)
+    )
     u = normal(1, 7, 4)
     layers = (mixer.q_proj, mixer.k_proj, mixer.v_proj, mixer.decay_proj)
     q, k, v, factors = ((u[0] @ layer.weight.T).tolist() for layer in layers)
@@ -96,7 +111,8 @@ def test_decays_that_depend_on_the_input_in_plain_numbers():
                 weight = 1 + s + s * s / 2
                 below += weight
                 above = [
-                    total + factors[i][head] * decay ** (i - j) * weight * x for total, x in zip(above, v[j][2 * head :], strict=False)
+                    total + factors[i][head] * decay ** (i - j) * weight * x
+                    for total, x in zip(above, v[j][2 * head :], strict=False)
                 ]
             heads += [total / below for total in above]
         assert actual == pytest.approx(applied(mixer.out_proj.weight, heads), rel=1e-9, abs=1e-12)
@@ -105,7 +121,11 @@ def test_decays_that_depend_on_the_input_in_plain_numbers():
 def test_every_token_has_seen_the_whole_prefix_also_those_before_its_end():
     """JRT's equation in plain products: the encoder's keys and values of the whole prefix in both
     sums of every token."""
-    mixer = randomised(PrefixLinearAttention(6, num_heads=1, feature_dim=4, prefix=5)).double().requires_grad_(False)
+    mixer = (
+        randomised(PrefixLinearAttention(6, num_heads=1, feature_dim=4, prefix=5))
+        .double()
+        .requires_grad_(False)
+    )
     u = normal(1, 9, 6)
     actual = mixer(u)[0]
     q, k, v, again, again_v = (
@@ -159,12 +179,16 @@ def test_retnet_in_plain_numbers():
             part = slice(6 * head, 6 * head + 6)
             o = [0.0] * 6
             for j in range(i + 1):
-                score = sum(a * b for a, b in zip(turned(q[i][part], i), turned(k[j][part], j), strict=True))
+                score = sum(
+                    a * b for a, b in zip(turned(q[i][part], i), turned(k[j][part], j), strict=True)
+                )
                 weight = decay ** (i - j) * score / 2.449489742783178
                 o = [total + weight * value for total, value in zip(o, v[j][part], strict=True)]
             root = math.sqrt(sum(entry**2 for entry in o) / 6 + 0.000001)
             heads += [entry / root for entry in o]
-        gated = [entry / (1 + math.exp(-gate)) * gate for entry, gate in zip(heads, g[i], strict=True)]
+        gated = [
+            entry / (1 + math.exp(-gate)) * gate for entry, gate in zip(heads, g[i], strict=True)
+        ]
         assert actual[i] == pytest.approx(
             applied(mixer.out_proj.weight, gated),
             rel=1e-9,

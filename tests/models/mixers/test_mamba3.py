@@ -104,4 +104,6 @@ def test_a_turn_by_pi_tells_odd_from_even():
             )
     signs = torch.tensor([1, -1, -1, 1, -1, -1])
     assert abs(read[0]) > 1e-3
-    assert difference(torch.tensor(read), read[0] * signs) < 5e-3, "states fade by at least 1e-4 of a step"
+    assert difference(torch.tensor(read), read[0] * signs) < 5e-3, (
+        "states fade by at least 1e-4 of a step"
+    )

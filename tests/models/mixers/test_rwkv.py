@@ -71,7 +71,9 @@ def normal(t: int) -> torch.Tensor:
 
 def their_names(ours: torch.nn.Module, theirs: torch.nn.Module) -> dict[str, torch.Tensor]:
     shapes = {name: value.shape for name, value in theirs.state_dict().items()}
-    renamed = {name.replace("out_proj", "output"): value for name, value in ours.state_dict().items()}
+    renamed = {
+        name.replace("out_proj", "output"): value for name, value in ours.state_dict().items()
+    }
     return {name: value.view(shapes[name]) for name, value in renamed.items()}
 
 

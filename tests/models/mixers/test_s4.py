@@ -62,7 +62,10 @@ def test_a_new_layer_is_hippo():
 
 
 def test_without_the_term_of_rank_one_it_is_s4d():
-    low_rank, diagonal = LowRankSSM(3, 8).double(), DiagonalSSM(3, 4, discretization="bilinear").double()
+    low_rank, diagonal = (
+        LowRankSSM(3, 8).double(),
+        DiagonalSSM(3, 4, discretization="bilinear").double(),
+    )
     with torch.no_grad():
         low_rank.p.zero_()
         low_rank.b.copy_(torch.tensor([1.0, 0.0]).expand_as(low_rank.b))

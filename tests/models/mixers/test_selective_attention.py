@@ -156,7 +156,9 @@ def within(asks, budget):
 def test_a_learned_selection_is_what_asks_within_the_budget(limit):
     mixer = make(selection="learned", **limit)
     u, _ = inputs(mixer, 40)
-    budget = (lambda i: limit["k"]) if "k" in limit else (lambda i: math.ceil((i + 1) * limit["share"]))
+    budget = (
+        (lambda i: limit["k"]) if "k" in limit else (lambda i: math.ceil((i + 1) * limit["share"]))
+    )
     selected = torch.tensor([within(row, budget) for row in asking(mixer, u).tolist()])
     actual, at_once = mixer(u), as_attention(mixer)(u)
     assert 0 < selected.sum() < selected.numel()

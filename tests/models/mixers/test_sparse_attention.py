@@ -43,8 +43,13 @@ def test_random_pairs_are_as_many_as_asked_and_spread(sparsity):
     deviation = (sparsity * (1 - sparsity) / num) ** 0.5
     assert abs(float(below.sum()) / num - (1 - sparsity)) <= 4 * deviation
     # Rows, columns and diagonals far from the edges hold their share, too: no stripes.
-    for lines in (below[-60:].sum(1) / torch.arange(t - 60, t), below[:, :60].sum(0) / torch.arange(t - 1, t - 61, -1)):
-        assert (lines - (1 - sparsity)).abs().max() <= 5 * (sparsity * (1 - sparsity) / (t - 60)) ** 0.5 + 1e-9
+    for lines in (
+        below[-60:].sum(1) / torch.arange(t - 60, t),
+        below[:, :60].sum(0) / torch.arange(t - 1, t - 61, -1),
+    ):
+        assert (lines - (1 - sparsity)).abs().max() <= 5 * (
+            sparsity * (1 - sparsity) / (t - 60)
+        ) ** 0.5 + 1e-9
     other = pattern_mask("random", t, sparsity=sparsity, seed=6)
     assert torch.equal(mask, other) == (sparsity in (0.0, 1.0))
 
@@ -71,12 +76,18 @@ def test_a_pattern_of_all_pairs_is_attention(options):
 def test_configurations_share_out_the_same_parts(pattern):
     """Heads of multihead are those of sequential's layers; a union head sees what either sees."""
     multihead = make(pattern=pattern, configuration="multihead", stride=4)
-    layers = [make(pattern=pattern, configuration="sequential", stride=4, layer=layer) for layer in range(4)]
+    layers = [
+        make(pattern=pattern, configuration="sequential", stride=4, layer=layer)
+        for layer in range(4)
+    ]
     places = torch.arange(30)
     masks = [layer.sees(places[:, None], places[None]) for layer in layers]
     assert torch.equal(masks[0], masks[2])
     assert torch.equal(masks[1], masks[3])
-    assert torch.equal(multihead.sees(places[:, None], places[None]), torch.stack([masks[0], masks[0], masks[1], masks[1]]))
+    assert torch.equal(
+        multihead.sees(places[:, None], places[None]),
+        torch.stack([masks[0], masks[0], masks[1], masks[1]]),
+    )
     union = make(pattern=pattern, stride=4)
     assert torch.equal(union.sees(places[:, None], places[None]), masks[0] | masks[1])
 
@@ -98,12 +109,19 @@ def test_both_directions_are_the_reference_of_both_and_have_no_state(pattern):
         causal = False
 
     torch.manual_seed(0)
-    mixer = Both(D, pattern=pattern, stride=4, length=30, sparsity=0.8).double().eval().requires_grad_(False)
+    mixer = (
+        Both(D, pattern=pattern, stride=4, length=30, sparsity=0.8)
+        .double()
+        .eval()
+        .requires_grad_(False)
+    )
     u, _ = inputs(mixer, 30)
     assert difference(mixer(u), mixer.reference(u)) < 1e-12
     changed = u.clone()
     changed[:, 20:] += 1
-    assert (mixer(changed)[:, :20] - mixer(u)[:, :20]).abs().max() > 1e-3, "what follows acts on what was"
+    assert (mixer(changed)[:, :20] - mixer(u)[:, :20]).abs().max() > 1e-3, (
+        "what follows acts on what was"
+    )
     with pytest.raises(ValueError, match="of 30 tokens, not 29"):
         mixer(u[:, :29])
     with pytest.raises(ValueError, match="has no state"):

@@ -60,7 +60,9 @@ def test_bigbird_is_longformer_and_a_few_random_keys():
     assert not (both[0] & ~both[1]).any()
     more = (both[1] & ~both[0])[1:]
     assert more.sum(1).max() == 3
-    assert 2.8 < float(more.sum(1).double().mean()) <= 3, "few of them are near, global or drawn twice"
+    assert 2.8 < float(more.sum(1).double().mean()) <= 3, (
+        "few of them are near, global or drawn twice"
+    )
     thirds = more.double().sum(0).view(4, 100).sum(1) / more.sum()
     assert (thirds - 0.25).abs().max() < 0.06, "from all of the text"
 
@@ -70,5 +72,8 @@ def test_bigbird_is_longformer_and_a_few_random_keys():
 def test_the_causal_half_is_that_of_both_directions(pattern, t, stride, num_global):
     places = torch.arange(t)
     options = {"stride": stride, "length": t, "num_global": num_global, "sparsity": 0.7}
-    both, causal = (sees_in_pattern(pattern, places[:, None], places, causal=causal, **options) for causal in (False, True))
+    both, causal = (
+        sees_in_pattern(pattern, places[:, None], places, causal=causal, **options)
+        for causal in (False, True)
+    )
     assert torch.equal(causal, both.tril())

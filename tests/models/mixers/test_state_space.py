@@ -58,6 +58,9 @@ def test_h3_that_sums_is_linear_attention():
         mixer.ssm.frequency.zero_()
         mixer.ssm.log_dt.zero_()
         mixer.ssm.c.copy_(torch.tensor([[[0.5, 0.0]], [[0.5, 0.0]]]))
-        q, k, v = (layer(u).unflatten(-1, (2, 3)).transpose(1, 2) for layer in (mixer.q_proj, mixer.k_proj, mixer.v_proj))
+        q, k, v = (
+            layer(u).unflatten(-1, (2, 3)).transpose(1, 2)
+            for layer in (mixer.q_proj, mixer.k_proj, mixer.v_proj)
+        )
         wanted = mixer.out_proj(((q @ k.mT).tril() @ v).transpose(1, 2).flatten(2))
         assert difference(mixer(u), wanted) < 1e-8
