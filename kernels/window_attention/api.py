@@ -68,14 +68,14 @@ def window_attention_step(
     """The next token of each row: q, k, v (b, h, k), not rotated yet -> its output y (b, h, k) and
     the new state.
 
-    q and k are rotated by the row's position, state.seen: entries i and i + rope_width/2 by the
+    q and k are rotated by the row's position, state.num_read: entries i and i + rope_width/2 by the
     angle position * rope_base^(-2 i / rope_width) (RoFormer, arXiv 2104.09864, equation 15), exact
     at any position; entries from `rope_width` on are not rotated. The new key and value replace the
     oldest. Rows may have read different numbers of tokens.
 
     q, k, v and the rings and y have one dtype; angles are computed in float64, everything else in
     float32 or wider. The given state is unchanged; with `inplace` its rings are overwritten and
-    returned with a new `seen`. Rows are independent. `impl`: "reference" computes row by row,
+    returned with a new `num_read`. Rows are independent. `impl`: "reference" computes row by row,
     "torch" is differentiable (not in place), "triton" is one launch that reads and, without
     `inplace`, writes the rings. Raises ValueError for shapes, types or an implementation that do
     not fit.
@@ -112,7 +112,7 @@ def _flex_obstacle(q: Tensor) -> str | None:
 def _check_step(
     q: Tensor, k: Tensor, v: Tensor, state: WindowState, rope_width: int, *, inplace: bool
 ) -> None:
-    keys, values, seen = state
+    keys, values, num_read = state
     check_alike(3, q=q, k=k, v=v)
     b, h, width = q.shape
     if (
@@ -130,9 +130,12 @@ def _check_step(
             f"the rings must be of the floating type of q, {q.dtype}, not {keys.dtype} and "
             f"{values.dtype}"
         )
-    if seen.shape != (b,) or seen.dtype != torch.int64:
+    if num_read.shape != (b,) or num_read.dtype != torch.int64:
         raise ValueError(
-            f"seen must be int64 of shape ({b},), not {seen.dtype} of {tuple(seen.shape)}"
+            (
+                f"num_read must be int64 of shape ({b},), not {num_read.dtype} of "
+                f"{tuple(num_read.shape)}"
+            )
         )
     if not 0 <= rope_width <= width or rope_width % 2:
         raise ValueError(f"rope_width must be even and at most {width}, not {rope_width}")

@@ -18,8 +18,8 @@ def window_attention_reference(q: Tensor, k: Tensor, v: Tensor, window: int) -> 
     """Shapes as in `window_attention`."""
     y = torch.empty_like(v)
     for i in range(q.shape[2]):
-        seen = slice(max(0, i - window + 1), i + 1)
-        y[:, :, i] = _attend(q[:, :, i], k[:, :, seen], v[:, :, seen])
+        visible = slice(max(0, i - window + 1), i + 1)
+        y[:, :, i] = _attend(q[:, :, i], k[:, :, visible], v[:, :, visible])
     return y
 
 
@@ -35,13 +35,13 @@ def step_reference(
     """Shapes as in `window_attention_step`."""
     keys, values = (ring if inplace else ring.clone() for ring in state[:2])
     window, y = keys.shape[2], torch.empty_like(q)
-    for row, position in enumerate(state.seen.tolist()):
+    for row, position in enumerate(state.num_read.tolist()):
         keys[row, :, position % window] = _rotated(k[row], position, rope_base, rope_width)
         values[row, :, position % window] = v[row]
         slots = [p % window for p in range(max(0, position - window + 1), position + 1)]
         query = _rotated(q[row], position, rope_base, rope_width)
         y[row] = _attend(query, keys[row, :, slots], values[row, :, slots])
-    return y, WindowState(keys, values, state.seen + 1)
+    return y, WindowState(keys, values, state.num_read + 1)
 
 
 def _attend(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ class WindowState(NamedTuple):
 
     keys: Tensor  # (b, h, window, k), rotated
     values: Tensor  # (b, h, window, k)
-    seen: Tensor  # (b,) int64: how many tokens each row has read
+    num_read: Tensor  # (b,) int64: how many tokens each row has read
 
 
 def empty_window(b: int, h: int, window: int, k: int, *, like: Tensor) -> WindowState:
@@ -33,23 +33,25 @@ def empty_window(b: int, h: int, window: int, k: int, *, like: Tensor) -> Window
     return WindowState(ring, ring.clone(), torch.zeros(b, dtype=torch.int64, device=like.device))
 
 
-def positions_in_ring(seen: Tensor, window: int) -> Tensor:
-    """seen (b,) -> (b, window): the position of each slot's token, the latest p < seen with p %
-    window = slot; negative for none."""
-    last = seen[:, None] - 1
-    return last - (last - torch.arange(window, device=seen.device)).remainder(window)
+def positions_in_ring(num_read: Tensor, window: int) -> Tensor:
+    """num_read (b,) -> (b, window): the position of each slot's token, the latest p < num_read with
+    p % window = slot; negative for none."""
+    last = num_read[:, None] - 1
+    return last - (last - torch.arange(window, device=num_read.device)).remainder(window)
 
 
-def written_ring(ring: Tensor, x: Tensor, seen: Tensor, *, inplace: bool = False) -> Tensor:
-    """ring (b, h, window, k) with the last of x (b, h, t, k), the entries at positions seen, ...,
-    seen + t - 1, in their slots.
+def written_ring(ring: Tensor, x: Tensor, num_read: Tensor, *, inplace: bool = False) -> Tensor:
+    """ring (b, h, window, k) with the last of x (b, h, t, k), the entries at positions num_read,
+    ..., num_read + t - 1, in their slots.
 
     A new ring, except with `inplace`.
     """
     window, t = ring.shape[2], x.shape[2]
     latest = x[:, :, -window:].transpose(1, 2)
-    rows = torch.arange(len(seen), device=seen.device)[:, None]
-    slots = (seen[:, None] + torch.arange(t - latest.shape[1], t, device=seen.device)) % window
+    rows = torch.arange(len(num_read), device=num_read.device)[:, None]
+    slots = (
+        num_read[:, None] + torch.arange(t - latest.shape[1], t, device=num_read.device)
+    ) % window
     if inplace:
         written = ring
     elif latest.shape[1] == window:

@@ -71,14 +71,14 @@ def step_torch(
     inplace: bool,
 ) -> tuple[Tensor, WindowState]:
     """Shapes as in `window_attention_step`."""
-    seen = state.seen
-    turned = rotate(torch.stack([q, k], dim=2), seen[:, None], base=rope_base, width=rope_width)
+    num_read = state.num_read
+    turned = rotate(torch.stack([q, k], dim=2), num_read[:, None], base=rope_base, width=rope_width)
     query, key = turned[:, :, :1], turned[:, :, 1:]
-    keys = written_ring(state.keys, key, seen, inplace=inplace)
-    values = written_ring(state.values, v.unsqueeze(2), seen, inplace=inplace)
-    written = torch.arange(keys.shape[2], device=seen.device) <= seen[:, None]
+    keys = written_ring(state.keys, key, num_read, inplace=inplace)
+    values = written_ring(state.values, v.unsqueeze(2), num_read, inplace=inplace)
+    written = torch.arange(keys.shape[2], device=num_read.device) <= num_read[:, None]
     y = F.scaled_dot_product_attention(query, keys, values, attn_mask=written[:, None, None, :])
-    return y.squeeze(2), WindowState(keys, values, seen + 1)
+    return y.squeeze(2), WindowState(keys, values, num_read + 1)
 
 
 def _in_blocks(x: Tensor, num: int, width: int) -> Tensor:

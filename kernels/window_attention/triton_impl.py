@@ -191,8 +191,8 @@ def step_triton(
 ) -> tuple[Tensor, WindowState]:
     """Shapes as in `window_attention_step`."""
     if inplace:
-        y, seen = window_attention_step_inplace(q, k, v, *state, rope_base, rope_width)
-        return y, WindowState(state.keys, state.values, seen)
+        y, num_read = window_attention_step_inplace(q, k, v, *state, rope_base, rope_width)
+        return y, WindowState(state.keys, state.values, num_read)
     y, *after = window_attention_step_new(q, k, v, *state, rope_base, rope_width)
     return y, WindowState(*after)
 
@@ -204,35 +204,41 @@ def window_attention_step_new(
     v: Tensor,
     keys: Tensor,
     values: Tensor,
-    seen: Tensor,
+    num_read: Tensor,
     rope_base: float,
     rope_width: int,
     config: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Shapes as in `window_attention_step` -> y, new rings and a new `seen`. `config`: see
+    """Shapes as in `window_attention_step` -> y, new rings and a new `num_read`. `config`: see
     `Launcher`."""
     keys, values = keys.contiguous(), values.contiguous()
-    y, new_seen = _empty_results(q, seen)
+    y, new_num_read = _empty_results(q, num_read)
     new_keys, new_values = torch.empty_like(keys), torch.empty_like(values)
     _launch(
         q,
         k,
         v,
-        (keys, values, seen),
-        (y, new_keys, new_values, new_seen),
+        (keys, values, num_read),
+        (y, new_keys, new_values, new_num_read),
         rope_base,
         rope_width,
         config,
     )
-    return y, new_keys, new_values, new_seen
+    return y, new_keys, new_values, new_num_read
 
 
 @window_attention_step_new.register_fake
 def _(
-    q: Tensor, _k: Tensor, _v: Tensor, keys: Tensor, values: Tensor, seen: Tensor, *_others: object
+    q: Tensor,
+    _k: Tensor,
+    _v: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    num_read: Tensor,
+    *_others: object,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    y, new_seen = _empty_results(q, seen)
-    return y, keys.new_empty(keys.shape), values.new_empty(values.shape), new_seen
+    y, new_num_read = _empty_results(q, num_read)
+    return y, keys.new_empty(keys.shape), values.new_empty(values.shape), new_num_read
 
 
 @torch.library.custom_op(
@@ -244,18 +250,25 @@ def window_attention_step_inplace(
     v: Tensor,
     keys: Tensor,
     values: Tensor,
-    seen: Tensor,
+    num_read: Tensor,
     rope_base: float,
     rope_width: int,
     config: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """As `window_attention_step_new`, but the contiguous rings are overwritten: -> y and a new
-    `seen`, as other heads read the old one."""
-    y, new_seen = _empty_results(q, seen)
+    `num_read`, as other heads read the old one."""
+    y, new_num_read = _empty_results(q, num_read)
     _launch(
-        q, k, v, (keys, values, seen), (y, keys, values, new_seen), rope_base, rope_width, config
+        q,
+        k,
+        v,
+        (keys, values, num_read),
+        (y, keys, values, new_num_read),
+        rope_base,
+        rope_width,
+        config,
     )
-    return y, new_seen
+    return y, new_num_read
 
 
 @window_attention_step_inplace.register_fake
@@ -265,10 +278,10 @@ def _(
     _v: Tensor,
     _keys: Tensor,
     _values: Tensor,
-    seen: Tensor,
+    num_read: Tensor,
     *_others: object,
 ) -> tuple[Tensor, Tensor]:
-    return _empty_results(q, seen)
+    return _empty_results(q, num_read)
 
 
 def _launch(
@@ -315,5 +328,5 @@ def _turns(base: float, width: int, device: torch.device) -> Tensor:
     )
 
 
-def _empty_results(q: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    return q.new_empty(q.shape), seen.new_empty(seen.shape)
+def _empty_results(q: Tensor, num_read: Tensor) -> tuple[Tensor, Tensor]:
+    return q.new_empty(q.shape), num_read.new_empty(num_read.shape)

@@ -53,7 +53,7 @@ def filled(
 
 def copied(state: WindowState, dtype: torch.dtype | None = None) -> WindowState:
     keys, values = (ring.to(dtype or ring.dtype, copy=True) for ring in state[:2])
-    return WindowState(keys, values, state.seen.clone())
+    return WindowState(keys, values, state.num_read.clone())
 
 
 def exact_step(
@@ -82,7 +82,7 @@ def assert_steps(
     assert_close(y, wanted, times=times)
     assert_close(state.keys, after.keys)
     assert torch.equal(state.values, after.values.to(dtype))
-    assert torch.equal(state.seen, after.seen)
+    assert torch.equal(state.num_read, after.num_read)
 
 
 # A whole text.
@@ -109,7 +109,7 @@ def test_torch_takes_half_precision_and_odd_widths(width, dtype):
 
 
 def test_a_query_sees_as_many_keys_as_the_window_has():
-    """Equal scores: the mean of the values seen, counted by hand."""
+    """Equal scores: the mean of the values num_read, counted by hand."""
     values = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0]).view(1, 1, 5, 1)
     for impl in ("reference", "torch"):
         y = window_attention(torch.zeros(1, 1, 5, 1), torch.zeros(1, 1, 5, 1), values, 2, impl=impl)
@@ -222,7 +222,7 @@ def test_the_state_given_stays_and_in_place_gives_the_same_bits(impl):
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(new, after, strict=True))
     assert new.keys is state.keys
     assert new.values is state.values
-    assert torch.equal(state.seen, before.seen)
+    assert torch.equal(state.num_read, before.num_read)
 
 
 @pytest.mark.parametrize(
@@ -238,10 +238,10 @@ def test_whole_is_prefill_and_steps_at_every_split(impl, window, t):
     for split in range(window + 1):
         empty = empty_window(1, 2, window, 16, like=q)
         rings = (
-            written_ring(ring, x[:, :, :split].float(), empty.seen)
+            written_ring(ring, x[:, :, :split].float(), empty.num_read)
             for ring, x in zip(empty[:2], (turned[1], v), strict=True)
         )
-        state = WindowState(*rings, empty.seen + split)
+        state = WindowState(*rings, empty.num_read + split)
         for i in range(split, t):
             y, state = window_attention_step(
                 *(x[:, :, i] for x in (q, k, v)),
@@ -268,8 +268,8 @@ def test_a_row_depends_on_no_other():
 def test_slots_that_no_token_has_reached_are_not_seen(impl):
     state, (q, k, v) = filled([0, 3], 2, 70, 16), tokens(2, 2, 16)
     y, _ = window_attention_step(q, k, v, state, rope_width=16, impl=impl)
-    reached = (positions_in_ring(state.seen, 70) >= 0)[:, None, :, None]
-    other = WindowState(*(torch.where(reached, ring, 1e4) for ring in state[:2]), state.seen)
+    reached = (positions_in_ring(state.num_read, 70) >= 0)[:, None, :, None]
+    other = WindowState(*(torch.where(reached, ring, 1e4) for ring in state[:2]), state.num_read)
     assert torch.equal(window_attention_step(q, k, v, other, rope_width=16, impl=impl)[0], y)
 
 
@@ -309,7 +309,7 @@ def test_a_step_takes_any_strides_and_no_rows():
     spread[..., 0] = z[:, 0]
     turned = WindowState(
         *(ring.transpose(1, 2).contiguous().transpose(1, 2) for ring in state[:2]),
-        state.seen,
+        state.num_read,
     )
     for impl in ("torch", "triton"):
         assert_steps(
@@ -350,7 +350,7 @@ def test_gradients_of_a_step():
             q,
             k,
             v,
-            WindowState(keys, values, state.seen),
+            WindowState(keys, values, state.num_read),
             rope_width=2,
         )
         return y, after.keys, after.values
@@ -435,8 +435,8 @@ def test_the_mixer_steps_with_the_kernel(options, monkeypatch):
         ({"keys": torch.zeros(2, 1, 4, 6)}, "rings must be"),
         ({"values": torch.zeros(2, 1, 5, 8)}, "rings must be"),
         ({"keys": torch.zeros(2, 1, 0, 8), "values": torch.zeros(2, 1, 0, 8)}, "sees nothing"),
-        ({"seen": torch.zeros(2, dtype=torch.int32)}, "seen must be int64"),
-        ({"seen": torch.zeros(3, dtype=torch.int64)}, "seen must be int64"),
+        ({"num_read": torch.zeros(2, dtype=torch.int32)}, "num_read must be int64"),
+        ({"num_read": torch.zeros(3, dtype=torch.int64)}, "num_read must be int64"),
         ({"rope_width": 3}, "rope_width"),
         ({"rope_width": 10}, "rope_width"),
         ({"keys": torch.zeros(2, 1, 8, 4).transpose(2, 3), "inplace": True}, "contiguous"),
@@ -452,10 +452,10 @@ def test_what_does_not_fit_a_step_is_named(change, message):
     }
     operands |= {
         "values": torch.zeros(2, 1, 4, 8),
-        "seen": torch.zeros(2, dtype=torch.int64),
+        "num_read": torch.zeros(2, dtype=torch.int64),
         "rope_width": 8,
     } | change
-    state = WindowState(operands.pop("keys"), operands.pop("values"), operands.pop("seen"))
+    state = WindowState(operands.pop("keys"), operands.pop("values"), operands.pop("num_read"))
     with pytest.raises(ValueError, match=message):
         window_attention_step(
             operands.pop("q"),
