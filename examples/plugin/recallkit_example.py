@@ -24,12 +24,12 @@ class Mean(Mixer):
         return torch.stack([u[:, : i + 1].mean(1) for i in range(u.shape[1])], dim=1)
 
     def initial_state(self, batch):
-        return {"sum": torch.zeros(batch, self.d_model), "seen": torch.zeros(batch)}
+        return {"sum": torch.zeros(batch, self.d_model), "num_read": torch.zeros(batch)}
 
     def read(self, u, state, ids=None):
         sums = state["sum"].to(u)[:, None] + u.cumsum(1)
-        seen = state["seen"].to(u)[:, None] + torch.arange(1, u.shape[1] + 1).to(u)
-        return sums / seen[:, :, None], {"sum": sums[:, -1], "seen": seen[:, -1]}
+        seen = state["num_read"].to(u)[:, None] + torch.arange(1, u.shape[1] + 1).to(u)
+        return sums / seen[:, :, None], {"sum": sums[:, -1], "num_read": seen[:, -1]}
 
     def state_size(self, t):
         return self.d_model + 1

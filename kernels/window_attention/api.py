@@ -132,10 +132,8 @@ def _check_step(
         )
     if num_read.shape != (b,) or num_read.dtype != torch.int64:
         raise ValueError(
-            (
-                f"num_read must be int64 of shape ({b},), not {num_read.dtype} of "
-                f"{tuple(num_read.shape)}"
-            )
+            f"num_read must be int64 of shape ({b},), not {num_read.dtype} of "
+            f"{tuple(num_read.shape)}"
         )
     if not 0 <= rope_width <= width or rope_width % 2:
         raise ValueError(f"rope_width must be even and at most {width}, not {rope_width}")

@@ -227,7 +227,7 @@ class NativeModel(TorchModel):
                 mixer["keys"], mixer["values"] = compression.keep(
                     mixer["keys"],
                     mixer["values"],
-                    int(mixer["seen"].max()),
+                    int(mixer["num_read"].max()),
                 )
             for name in mixer.keys() & set(ACCUMULATED):
                 mixer[name] = compression.round(mixer[name])

@@ -34,7 +34,7 @@ class Attention(Mixer):
     The rows of `qkv.weight` are q, then k, then v, each head after head, as in FlashAttention's
     Wqkv. A subclass sees fewer keys, defined by `sees`; every query must see itself. The state is
     the rotated keys and the values (b, h, T, k), right-aligned, and how many tokens a row has read,
-    `seen` (b,).
+    `num_read` (b,).
 
     Off by default: `qk_norm`, a root-mean-square norm of each head's q and k before they are
     rotated (arXiv 2302.05442, section 2, there a layer norm), and `short_conv`, a causal
@@ -125,7 +125,7 @@ class Attention(Mixer):
         state = {
             "keys": empty,
             "values": empty,
-            "seen": torch.zeros(batch, dtype=torch.int64, device=weight.device),
+            "num_read": torch.zeros(batch, dtype=torch.int64, device=weight.device),
         }
         return state | initial_history(self.short_conv, batch)
 
@@ -139,16 +139,18 @@ class Attention(Mixer):
     def extend(self, u: Tensor, state: State) -> tuple[Tensor, State]:
         """The queries of new tokens (b, h, t, k), and a state with their keys and values after the
         older ones."""
-        first, (z, recent) = state["seen"], read_convolved(self.short_conv, self.qkv(u), state)
+        first, (z, recent) = state["num_read"], read_convolved(self.short_conv, self.qkv(u), state)
         q, k, v = self.rotated(z, first[:, None] + torch.arange(u.shape[1], device=u.device))
         after = extended(state, {"keys": k, "values": v}, dim=2)
-        after["seen"] = first + u.shape[1]
+        after["num_read"] = first + u.shape[1]
         return q.to(after["keys"].dtype), after | recent
 
     def places(self, state: State, num_latest: int) -> Tensor:
         """The positions (b, num_latest) of a state's latest entries; negative where a row has
         none."""
-        return state["seen"][:, None] + torch.arange(-num_latest, 0, device=state["seen"].device)
+        return state["num_read"][:, None] + torch.arange(
+            -num_latest, 0, device=state["num_read"].device
+        )
 
     def trim(self, state: State) -> State:
         """The state without the keys that no later query sees."""

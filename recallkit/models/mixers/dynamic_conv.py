@@ -97,14 +97,14 @@ class ProgrammaticConv(DynamicConv):
         return {
             "inputs": weight.new_zeros(batch, 0, self.d_model),
             "ids": ids,
-            "seen": ids.new_zeros(batch),
+            "num_read": ids.new_zeros(batch),
         }
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         assert ids is not None
         after = extended(state, {"inputs": u, "ids": ids}, dim=1)
-        after["seen"] = state["seen"] + u.shape[1]
-        mixed = self._mixed(after["inputs"], after["ids"], after["seen"], u.shape[1])
+        after["num_read"] = state["num_read"] + u.shape[1]
+        mixed = self._mixed(after["inputs"], after["ids"], after["num_read"], u.shape[1])
         return self._gated(u, mixed), after
 
     def state_size(self, t: int) -> int:

@@ -61,18 +61,18 @@ class GAU(Mixer):
 
     def initial_state(self, batch: int) -> State:
         """See `Mixer.initial_state`: the rotated keys (b, T, s) and the values (b, T, e) of the
-        tokens read, and their number, `seen`."""
+        tokens read, and their number, `num_read`."""
         weight = self.out_proj.weight
         empty = {
             "keys": weight.new_zeros(batch, 0, self.key_dim),
             "values": weight.new_zeros(batch, 0, self.inner),
         }
-        return empty | {"seen": torch.zeros(batch, dtype=torch.int64, device=weight.device)}
+        return empty | {"num_read": torch.zeros(batch, dtype=torch.int64, device=weight.device)}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         t = u.shape[1]
         g, v, q, k = self._project(u)
-        positions = state["seen"][:, None] + torch.arange(t, device=u.device)
+        positions = state["num_read"][:, None] + torch.arange(t, device=u.device)
         rotation: Any = {"base": self.rope_base, "width": self.rope_width}
         q, k = (rotate(x.unsqueeze(1), positions, **rotation).squeeze(1) for x in (q, k))
         after = extended(state, {"keys": k, "values": v}, dim=1)
@@ -83,7 +83,7 @@ class GAU(Mixer):
         return applied(self.out_proj, g * (weights @ values)), {
             "keys": keys,
             "values": values,
-            "seen": state["seen"] + t,
+            "num_read": state["num_read"] + t,
         }
 
     def state_size(self, t: int) -> int:

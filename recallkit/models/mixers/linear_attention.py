@@ -143,41 +143,41 @@ class LinearAttention(Mixer):
 
     def initial_state(self, batch: int) -> State:
         """See `Mixer.initial_state`: `kv` (b, h, features, v), `k` (b, h, features) where
-        normalised, `seen` where positions matter."""
+        normalised, `num_read` where positions matter."""
         weight = self.out_proj.weight
         zeros = widened(weight).new_zeros(batch, self.num_heads, self.feature_map.num_features)
         state = {"kv": zeros[..., None].repeat(1, 1, 1, self.head_dim)}
         if self.normalise:
             state["k"] = zeros
         if self.feature_map.needs_positions:
-            state["seen"] = torch.zeros(batch, dtype=torch.int64, device=weight.device)
+            state["num_read"] = torch.zeros(batch, dtype=torch.int64, device=weight.device)
         return state | initial_history(self.short_conv, batch)
 
     def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.step`. Raises ValueError as `forward` does."""
         if self.max_length is not None:
-            self._check_length(int(state["seen"].max()) + 1)
+            self._check_length(int(state["num_read"].max()) + 1)
         z, recent = read_convolved(self.short_conv, self._project(u[:, None]), state)
         q, k, v = (part[:, :, 0] for part in self._split(z))
-        positions = state["seen"][:, None, None] if self.feature_map.needs_positions else None
+        positions = state["num_read"][:, None, None] if self.feature_map.needs_positions else None
         y, new = self._advance(q, k, v, positions, state)
         if self.feature_map.needs_positions:
-            new["seen"] = state["seen"] + 1
+            new["num_read"] = state["num_read"] + 1
         return self._merge(y[:, :, None], u[:, None])[:, 0], new | recent
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`: chunk by chunk. Raises ValueError as `forward` does."""
         if self.max_length is not None:
-            self._check_length(int(state["seen"].max()) + u.shape[1])
+            self._check_length(int(state["num_read"].max()) + u.shape[1])
         z, recent = read_convolved(self.short_conv, self._project(u), state)
         q, k, v = self._split(z)
         positions = None
         if self.feature_map.needs_positions:
             positions = torch.arange(u.shape[1], device=u.device)[:, None]
-            positions = state["seen"][:, None, None, None] + positions
+            positions = state["num_read"][:, None, None, None] + positions
         y, new = self._scan(q, k, v, positions, state)
         if self.feature_map.needs_positions:
-            new["seen"] = state["seen"] + u.shape[1]
+            new["num_read"] = state["num_read"] + u.shape[1]
         return self._merge(y, u), new | recent
 
     def state_size(self, t: int) -> int:

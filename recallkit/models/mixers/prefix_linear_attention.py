@@ -79,10 +79,10 @@ class PrefixLinearAttention(LinearAttention):
         return self._merge(torch.stack(outputs, dim=2), u)
 
     def initial_state(self, batch: int) -> State:
-        """See `LinearAttention.initial_state`; `seen` (b,) tells which rows have not read their
+        """See `LinearAttention.initial_state`; `num_read` (b,) tells which rows have not read their
         prefix."""
         return super().initial_state(batch) | {
-            "seen": torch.zeros(batch, dtype=torch.int64, device=self.out_proj.weight.device),
+            "num_read": torch.zeros(batch, dtype=torch.int64, device=self.out_proj.weight.device),
         }
 
     def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
@@ -90,14 +90,14 @@ class PrefixLinearAttention(LinearAttention):
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`: the state of the encoder is added in rows that have read nothing."""
-        is_new = state["seen"] == 0
+        is_new = state["num_read"] == 0
         if is_new.any():
             state = dict(state)
             for name, value in self._encoded(u).items():
                 rows = is_new.view(-1, *[1] * (value.dim() - 1))
                 state[name] = torch.where(rows, value, state[name])
         y, new = super().read(u, state)
-        return y, new | {"seen": state["seen"] + u.shape[1]}
+        return y, new | {"num_read": state["num_read"] + u.shape[1]}
 
     def flops(self, t: int) -> int:
         """Those of linear attention, of the encoder, and of its state in the first chunk, which

@@ -79,10 +79,10 @@ class RetNet(HeadRecurrence):
         self.short_conv = make_short_conv(2 * d_model + values, short_conv)
 
     def initial_state(self, batch: int) -> State:
-        """See `Mixer.initial_state`: S (b, h, k, v) as `kv`, and the tokens read, `seen`."""
+        """See `Mixer.initial_state`: S (b, h, k, v) as `kv`, and the tokens read, `num_read`."""
         device = self.out_proj.weight.device
         state = super().initial_state(batch)
-        state["seen"] = torch.zeros(batch, dtype=torch.int64, device=device)
+        state["num_read"] = torch.zeros(batch, dtype=torch.int64, device=device)
         return state | initial_history(self.short_conv, batch)
 
     def mix(self, u: Tensor, state: State, impl: Impl = "auto") -> tuple[Tensor, State]:
@@ -93,8 +93,8 @@ class RetNet(HeadRecurrence):
         q, k, v = map(self.by_head, torch.split(z, widths, dim=-1))
         positions = torch.arange(u.shape[1], device=u.device)
         if state:
-            positions = state["seen"][:, None] + positions
-            recent["seen"] = state["seen"] + u.shape[1]
+            positions = state["num_read"][:, None] + positions
+            recent["num_read"] = state["num_read"] + u.shape[1]
         q, k = (rotate(x, positions, base=self.base, width=self.key_dim) for x in (q, k))
         log_decay = log_decays(self.num_heads, DECAY_EXPONENT, widened(q))
         o, kv = decayed_attention(

@@ -136,7 +136,7 @@ class SelectiveAttention(Attention):
         """See `Mixer.initial_state`: with the ids read so far (b, T) where they are needed."""
         state = super().initial_state(batch)
         if self.needs_ids:
-            return state | {"ids": state["seen"].new_zeros(batch, 0)}
+            return state | {"ids": state["num_read"].new_zeros(batch, 0)}
         return state | self._nothing_chosen(batch)
 
     def auxiliary_loss(self) -> Tensor | None:

@@ -33,7 +33,7 @@ class SlidingWindow(Attention):
     `window=w + 1`. Other options are those of `Attention`.
 
     The state has a fixed size: the latest rotated keys and values in rings (b, h, window, k), the
-    token at position p in slot p % window, and `seen` (b,).
+    token at position p in slot p % window, and `num_read` (b,).
     """
 
     window: int
@@ -83,16 +83,16 @@ class SlidingWindow(Attention):
         if t == 1:
             y, state = self.step(u[:, 0], state)
             return y.unsqueeze(1), state
-        fresh = _is_fresh(state["seen"])
+        fresh = _is_fresh(state["num_read"])
         z, recent = read_convolved(self.short_conv, self.qkv(u), state)
-        rings, num_read = _rings(state), state["seen"]
+        rings, num_read = _rings(state), state["num_read"]
         positions = num_read[:, None] + torch.arange(t, device=u.device)
         q, k, v = (x.to(rings.keys.dtype) for x in self.rotated(z, positions))
         context = self.attend(q, k, v) if fresh else self._attend_after(q, k, v, rings)
         after = {
             "keys": written_ring(rings.keys, k, num_read),
             "values": written_ring(rings.values, v, num_read),
-            "seen": num_read + t,
+            "num_read": num_read + t,
         }
         return self.merge(context), after | recent
 
@@ -108,8 +108,8 @@ class SlidingWindow(Attention):
     def _attend_rings(self, q: Tensor, k: Tensor, v: Tensor, rings: WindowState) -> Tensor:
         """As `_attend_after`, with a mask of all pairs, for at most as many tokens as the
         window."""
-        queries = rings.seen[:, None] + torch.arange(q.shape[2], device=q.device)
-        keys = torch.cat([positions_in_ring(rings.seen, self.window), queries], dim=1)
+        queries = rings.num_read[:, None] + torch.arange(q.shape[2], device=q.device)
+        keys = torch.cat([positions_in_ring(rings.num_read, self.window), queries], dim=1)
         mask = self.mask(queries, keys)
         return F.scaled_dot_product_attention(
             q,
@@ -120,7 +120,7 @@ class SlidingWindow(Attention):
 
 
 def _rings(state: State) -> WindowState:
-    return WindowState(state["keys"], state["values"], state["seen"])
+    return WindowState(state["keys"], state["values"], state["num_read"])
 
 
 def _is_fresh(num_read: Tensor) -> bool:

@@ -92,7 +92,7 @@ def test_token_zero_is_not_taken_for_the_padding_of_a_shorter_row():
     _, long = mixer.read(u[:1, :5], long, ids[:1, :5])
     _, short = mixer.read(u[1:, :1], short, ids[1:, 1:2])
     pad = {name: torch.nn.functional.pad(short[name], (0, 0, 4, 0)) for name in ("keys", "values")}
-    pad |= {"ids": torch.nn.functional.pad(short["ids"], (4, 0)), "seen": short["seen"]}
+    pad |= {"ids": torch.nn.functional.pad(short["ids"], (4, 0)), "num_read": short["num_read"]}
     y, _ = mixer.step(
         u[:, 5],
         {name: torch.cat([long[name], pad[name]]) for name in long},
