@@ -145,3 +145,38 @@ def test_a_gap_is_printed_even_where_what_was_asked_besides_cannot_be_measured(
     assert done.returncode == 1
     assert problem in done.stderr
     assert "Perplexity, recall, and where the gap to the reference lies" in done.stdout
+
+
+def test_a_result_keeps_the_command_that_was_typed_without_folders(run, made, tmp_path):
+    """Also a later result in the same process has its own, and one of Python has none."""
+    import recallkit
+
+    text, slices = made / "valid.jsonl", tmp_path / "slices"
+    assert run("slice", text, f"--out={slices}", "--seq-len", 64, "--no-such").returncode == 2
+    done = run("slice", text, f"--out={slices}", "--seq-len", 64, "--force")
+    assert done.returncode == 0, done.stderr
+
+    def command(folder) -> str | None:
+        return json.loads((folder / "manifest.json").read_text())["timings"]["command"]
+
+    assert command(slices) == "recallkit slice valid.jsonl --out=slices --seq-len 64 --force"
+    recallkit.slice(text, tmp_path / "python", seq_len=64)
+    assert command(tmp_path / "python") is None
+
+
+@pytest.mark.parametrize(
+    ("word", "recorded"),
+    [
+        ("/models/mamba", "mamba"),
+        ("b=/models/mamba,dtype=float32", "b=mamba,dtype=float32"),
+        ("../run/checkpoint-8", "checkpoint-8"),
+        ("run/checkpoint-8", "run/checkpoint-8"),
+        ("far=distance > 512", "'far=distance > 512'"),
+        ("https://me:secret@host.example/a.jsonl?key=secret", None),
+    ],
+)
+def test_a_word_of_it_names_no_folder_and_no_secret(word, recorded):
+    from recallkit.commands.app import command_line
+
+    words = command_line("gap", [word]).removeprefix("recallkit gap ")
+    assert words == recorded if recorded else "secret" not in words and "host.example" in words
