@@ -1,7 +1,7 @@
 """Based's speeds (arXiv 2402.18668) with our models of random weights: Table 1, the left of Figure 1, Figure 4; and the zoo's.
 
     python tests/benchmarks/based.py table-1 --device cuda
-    python tests/benchmarks/based.py figure-4 --device cuda --json figure-4.json
+    python tests/benchmarks/based.py figure-4 --device cuda
     python tests/benchmarks/based.py zoo --models attention based --size 360m --repeats 1
 
 A row is printed as soon as it is measured: the mean of all calls, and the rate beside the one that the paper prints (one
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,25 +68,14 @@ class Protocol:
 
 _SIX = tuple(f"{name}-{size}" for size in ("1.3b", "360m") for name in ("transformer++", "based", "mamba"))
 _GENERATED = ("prefill", "generation")
+SIDES = (1, 4, 8, 16, 24, 32, 48, 64, 128, 256, 512, 1024, 2048, 4096)
 PROTOCOLS = {
     # Its caption: prompts of 4,096 ids, 16,384 for 360M parameters, 2,048 new ones. The batch is that of 6.2.
     "table-1": Protocol(_GENERATED, _SIX, new=2048),
     # Its caption has 2 rows and 1,024 new ids. The values on the axes are in no text: these include 6.2's 4,096 and 128.
-    "figure-4": Protocol(
-        _GENERATED,
-        _SIX,
-        tuple(1 << k for k in range(10, 16)),
-        tuple(1 << k for k in range(10)),
-        new=1024,
-    ),
+    "figure-4": Protocol(_GENERATED, _SIX, tuple(1 << k for k in range(10, 16)), tuple(1 << k for k in range(10)), new=1024),
     # Its caption has 512 matrices; the sides, bfloat16 and 100 calls are those of gemm_micro.py, published with the authors' code.
-    "figure-1": Protocol(
-        ("product",),
-        (PRODUCT,),
-        batches=(512,),
-        sides=(1, 4, 8, 16, 24, 32, 48, 64, 128, 256, 512, 1024, 2048, 4096),
-        repeats=100,
-    ),
+    "figure-1": Protocol(("product",), (PRODUCT,), batches=(512,), sides=SIDES, repeats=100),
     "zoo": Protocol(("scoring", *_GENERATED), tuple(zoo.ARCHITECTURES), (1024,), (8,), new=32, repeats=3),
 }
 
@@ -100,13 +89,7 @@ def build(name: str, size: str, context: int, device: torch.device, dtype: torch
     return NativeModel(model.to(dtype).eval().requires_grad_(False), name, device)
 
 
-def work_of(
-    task: str,
-    size: dict[str, int],
-    model: NativeModel | None,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> Callable[[int], Any]:
+def work_of(task: str, size: dict[str, int], model: NativeModel | None, device: torch.device, dtype: torch.dtype) -> Callable[[int], Any]:
     """The call that is timed."""
     rows = size["b"]
     if model is None:
@@ -151,12 +134,8 @@ def measure(name: str, protocol: Protocol, size_name: str, device: torch.device,
         # Products are timed one by one, as gemm_micro.py has it: what a launch takes counts.
         most_calls = 1 if task == "product" else harness.MOST_CALLS
         try:
-            timing = harness.time_call(
-                work_of(task, size, model, device, dtype),
-                device,
-                repeats=protocol.repeats,
-                most_calls=most_calls,
-            )
+            call = work_of(task, size, model, device, dtype)
+            timing = harness.time_call(call, device, repeats=protocol.repeats, most_calls=most_calls)
         except (MemoryError, RuntimeError) as error:
             timing = harness.Timing(problem=harness.problem_of(error))
         if timing.problem == harness.OUT_OF_MEMORY:
@@ -176,52 +155,39 @@ def measure(name: str, protocol: Protocol, size_name: str, device: torch.device,
 
 def print_row(row: dict[str, Any]) -> None:
     size = " ".join(f"{name}={row[name]:,}" for name in ("b", "n", "new") if name in row)
-    printed, ratio = row["printed"], ""
-    if printed is not None:
-        ratio = f"{row['rate'] / printed:.2f}"
+    printed = row["printed"]
     figures = [row["problem"], ""] if row["problem"] else [f"{row['milliseconds']:.4g}", f"{row['rate']:.3g}"]
-    print(
-        harness.markdown([row["model"], row["task"], size, *figures, str(printed or ""), ratio]),
-        flush=True,
-    )
+    paper = [str(printed), f"{row['rate'] / printed:.2f}"] if printed else ["", ""]
+    print(harness.markdown([row["model"], row["task"], size, *figures, *paper]), flush=True)
 
 
 def main() -> None:
-    parser = harness.parser_of(__doc__, repeats=0, runs="of each call; 0: those of the protocol")
-    parser.add_argument("protocol", nargs="?", choices=PROTOCOLS, default="zoo")
-    parser.add_argument(
-        "--models",
-        nargs="+",
-        choices=(*zoo.ARCHITECTURES, *presets.PRESETS, PRODUCT),
-        metavar="MODEL",
-    )
-    parser.add_argument("--size", choices=zoo.SIZES, default=zoo.SHIPPED_SIZE, help="of the zoo's architectures")
-    parser.add_argument("--prompts", type=int, nargs="+", help="ids of texts that are scored or read")
-    parser.add_argument("--batches", type=int, nargs="+", help="rows that generate together")
-    parser.add_argument("--sides", type=int, nargs="+", help="of matrices")
-    parser.add_argument("--new", type=int)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", type=Path)
-    options = vars(parser.parse_args())
-    device, size = torch.device(options["device"]), options["size"]
+    options = {
+        "protocol": ["zoo"],
+        "--models": [""],
+        "--size": zoo.SHIPPED_SIZE,
+        "--prompts": [0],
+        "--batches": [0],
+        "--new": 0,
+        "--repeats": 0,
+        "--device": "cpu",
+    }
+    names = (*zoo.ARCHITECTURES, *presets.PRESETS, PRODUCT, "")
+    args = harness.parse(__doc__, options, protocol=PROTOCOLS, models=names, size=zoo.SIZES)
+    device = torch.device(args.device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    chosen = {name: options[name] for name in ("models", "prompts", "batches", "sides", "new", "repeats") if options[name]}
-    protocol = replace(PROTOCOLS[options["protocol"]], **chosen)
-    machine = harness.describe_machine(device, dtype)
-    print(f"{json.dumps(machine)}\n")
-    print(
-        harness.markdown(
-            ["model", "task", "size", "ms", "tokens/ms (TFLOP/s)", "printed", "ratio"],
-            is_header=True,
-        )
-    )
-    rows = []
+    changes = {}
+    for name in ("models", "prompts", "batches", "new", "repeats"):
+        value = getattr(args, name)
+        if value not in (options[f"--{name}"], 0):
+            changes[name] = value
+    protocol = replace(PROTOCOLS[args.protocol[0]], **changes)
+    print(f"{json.dumps(harness.describe_machine(device, dtype))}\n")
+    columns = ["model", "task", "size", "ms", "tokens/ms (TFLOP/s)", "printed", "ratio"]
+    print(harness.markdown(columns, is_header=True))
     for model in protocol.models:
-        for row in measure(model, protocol, size, device, dtype):
+        for row in measure(model, protocol, args.size, device, dtype):
             print_row(row)
-            rows.append(row)
-    if options["json"]:
-        options["json"].write_text(json.dumps({"machine": machine, "protocol": asdict(protocol), "rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

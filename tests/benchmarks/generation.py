@@ -1,20 +1,16 @@
-"""Generates greedily with recallkit and with transformers' own `generate`, in turn: new tokens a second, and their ratio.
+"""Generates greedily with recallkit and with transformers' own `generate`, in turn: new tokens a second.
 
     python tests/benchmarks/generation.py
-    python tests/benchmarks/generation.py --models llama --batches 8 --spread 0 --repeats 5
     python tests/benchmarks/generation.py --device cuda --dtype bfloat16
 
-Models have random weights, prompts random ids: their lengths are spread evenly around the one that is asked for, by that
-share of it in either direction. `generate` is given them padded at the left, with their mask, and neither side stops before
-the last token. Each side runs twice in a round, and the second run is timed: ratios are those within a round, their median
-and range. With one thread on CPU seconds are the processor's. "same" counts prompts with the same ids on both sides.
+Models have random weights, prompts random ids of lengths within a tenth of the one asked for. `generate` gets them padded
+at the left, with their mask, and neither side stops before the last token. Each side runs twice in a round, and the second
+run is timed. "same" counts prompts with the same ids on both sides.
 """
 
 from __future__ import annotations
 
 import sys
-import tempfile
-import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +20,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks import harness
-from tests.benchmarks.scoring import SUBJECTS, begin, write_random_model
+from tests.benchmarks.scoring import SUBJECTS, begin, load_theirs, write_random_model
 
 if TYPE_CHECKING:
     import argparse
@@ -33,8 +29,8 @@ if TYPE_CHECKING:
     Generate = Callable[[list[np.ndarray]], list[list[int]]]
 
 
-def prompts_of(batch: int, length: int, spread: float, vocab_size: int) -> list[np.ndarray]:
-    lengths = np.linspace(length * (1 - spread), length * (1 + spread), batch) if batch > 1 else np.array([length])
+def prompts_of(batch: int, length: int, vocab_size: int) -> list[np.ndarray]:
+    lengths = np.linspace(0.9 * length, 1.1 * length, batch) if batch > 1 else [length]
     rng = np.random.default_rng(0)
     return [rng.integers(1, vocab_size, int(n)).astype(np.uint32) for n in lengths]
 
@@ -49,57 +45,54 @@ def ours(path: Path, args: argparse.Namespace) -> Generate:
 
     def run(prompts: list[np.ndarray]) -> list[list[int]]:
         nothing = [np.empty(0, np.uint32)] * len(prompts)
-        return [result.ids for result in generate(model, prompts, nothing, args.new, lambda number, ids: False)]
+        results = generate(model, prompts, nothing, args.new, lambda number, ids: False)
+        return [result.ids for result in results]
 
     return run
 
 
 def theirs(path: Path, args: argparse.Namespace) -> Generate:
     import torch
-    from transformers import AutoModelForCausalLM
 
-    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, args.dtype)).to(args.device).eval()
+    model = load_theirs(path, args)
+    options: dict[str, Any] = {"min_new_tokens": args.new, "max_new_tokens": args.new, "pad_token_id": 0}
 
     def run(prompts: list[np.ndarray]) -> list[list[int]]:
         width = max(map(len, prompts))
-        ids = torch.tensor(np.stack([np.pad(p.astype(np.int64), (width - len(p), 0)) for p in prompts]), device=args.device)
-        mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=args.device)
-        options = {"do_sample": False, "min_new_tokens": args.new, "max_new_tokens": args.new, "pad_token_id": 0}
+        ids, mask = np.zeros((2, len(prompts), width), np.int64)
+        for row, prompt in enumerate(prompts):
+            ids[row, width - len(prompt) :] = prompt
+            mask[row, width - len(prompt) :] = 1
+        inputs = {"input_ids": torch.tensor(ids, device=args.device), "attention_mask": torch.tensor(mask, device=args.device)}
         with torch.inference_mode():
-            generated = model.generate(input_ids=ids, attention_mask=mask, **options)
+            generated = model.generate(**inputs, do_sample=False, **options)
         result: list[list[int]] = generated[:, width:].tolist()
         return result
 
     return run
 
 
-def measure(run: Generate, prompts: list[np.ndarray], args: argparse.Namespace) -> tuple[float, list[list[int]]]:
-    """New tokens a second of the second of two runs, and the ids."""
-    clock = time.process_time if args.device == "cpu" and args.threads == 1 else time.perf_counter
-    result = run(prompts)
-    begun = clock()
-    run(prompts)
-    return len(prompts) * args.new / (clock() - begun), result
-
-
 def main() -> None:
-    parser = harness.parser_of(__doc__, repeats=3, runs="rounds")
-    harness.add_models(parser, ("llama", "mamba"), SUBJECTS)
-    parser.add_argument("--length", type=int, default=512, help="ids of a prompt")
-    parser.add_argument("--spread", type=float, default=0.1)
-    parser.add_argument("--new", type=int, default=48, help="ids generated for each prompt")
-    args = parser.parse_args()
+    options = {"--models": ["llama", "mamba"], "--repeats": 3, "--length": 512, "--new": 48, **harness.MODELS}
+    args = harness.parse(__doc__, options, models=SUBJECTS)
     dtype = begin(args)
-    print(f"\nPrompts of {args.length} ids, {args.spread:.0%} more or less, {args.new} new ids each, {args.dtype} on {args.device}.\n")
-    harness.print_duels("generate", "tokens/s")
-    with tempfile.TemporaryDirectory() as folder:
-        for name in args.models:
-            path = write_random_model(SUBJECTS[name], Path(folder) / name, args.device, dtype)
-            sides = ours(path, args), theirs(path, args)
+    with harness.scratch() as folder:
+        for model in args.models:
+            path = write_random_model(SUBJECTS[model], folder / model, args.device, dtype)
+            sides = {"recallkit": ours(path, args), "`generate`": theirs(path, args)}
             for batch in args.batches:
-                prompts = prompts_of(batch, args.length, args.spread, SUBJECTS[name].config["vocab_size"])
-                result = harness.duel(name, batch, [partial(measure, side, prompts, args) for side in sides], args.repeats)
-        harness.print_stage(f"generate, a tiny {name}, batch {batch}", "`generate`", result[0], result[1], "tok/s", ratio=result[2])
+                prompts = prompts_of(batch, args.length, SUBJECTS[model].config["vocab_size"])
+                calls = {side: partial(run, prompts) for side, run in sides.items()}
+                harness.compare_calls(
+                    f"{model}, {batch} prompts of some {args.length} ids, {args.new} new ids each, {args.dtype} on {args.device}",
+                    calls,
+                    clock=harness.clock_of(args.device, args.threads),
+                    repeats=args.repeats,
+                    work=batch * args.new,
+                    unit="tok/s",
+                    stage=f"generate, a tiny {model}, batch {batch}" if batch == args.batches[-1] else "",
+                    may_differ=True,
+                )
 
 
 if __name__ == "__main__":

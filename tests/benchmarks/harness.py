@@ -1,8 +1,9 @@
-"""What benchmarks share: methods in turn, each in a fresh process; seconds and extra memory; medians, ratios and targets."""
+"""What benchmarks share: options, methods in turn with seconds and memory, one table of rates and ratios, rows of the page."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
 import json
 import math
@@ -11,20 +12,23 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import torch
 
 ROOT = Path(__file__).parents[2]
 NUM_THREADS = 2
-"""Of each method that is measured apart."""
+"""Of each method that is measured in a process of its own."""
+MODELS = {"--batches": [1, 8], "--device": "cpu", "--dtype": "float32", "--threads": 1}
+"""Options of benchmarks that load models beside transformers or lm-eval."""
 
 _PROGRAM = """
 import importlib, json, sys
@@ -33,20 +37,37 @@ print(json.dumps(getattr(importlib.import_module({module!r}), {name!r})(*json.lo
 """
 
 
-def parser_of(doc: str | None, *, repeats: int, runs: str = "of each method") -> argparse.ArgumentParser:
-    """A command line with the number of repeats."""
+def parse(doc: str | None, options: Mapping[str, Any], **choices: Iterable[str]) -> argparse.Namespace:
+    """The command line: options, whose type is that of their default, a list's that of its first item.
+
+    A name without dashes stands for any number of words. `choices`: what an option's words can be.
+    """
+    from recallkit.config import parse_amount
+
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=repeats, help=f"{runs} ({repeats})")
-    return parser
+    for name, default in options.items():
+        if isinstance(default, bool):
+            parser.add_argument(name, action="store_true")
+            continue
+        is_list = isinstance(default, list)
+        example = default[0] if is_list and default else default
+        kind = parse_amount if isinstance(example, int) else str
+        number = {"nargs": "+" if name.startswith("-") else "*"} if is_list else {}
+        help_text = ", ".join(choices.get(name.strip("-"), [f"default: {default}"]))
+        parser.add_argument(name, type=kind, default=default, help=help_text, **number)
+    args = parser.parse_args()
+    for name, allowed in choices.items():
+        words = getattr(args, name)
+        if unknown := {*(words if isinstance(words, list) else [words])} - {*allowed}:
+            parser.error(f"{name}: not {', '.join(unknown)}, but of {', '.join(allowed)}")
+    return args
 
 
-def add_models(parser: argparse.ArgumentParser, models: Sequence[str], known: Iterable[str]) -> None:
-    """Options of benchmarks that load models beside transformers or lm-eval."""
-    parser.add_argument("--models", nargs="+", choices=sorted(known), default=models)
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--threads", type=int, default=1)
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for the time of a benchmark."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 def machine(threads: int = NUM_THREADS) -> str:
@@ -56,7 +77,8 @@ def machine(threads: int = NUM_THREADS) -> str:
 
 def shards() -> list[str]:
     """The training shards of real text, of which $RECALLKIT_TEST_DATA names the folder."""
-    return [str(path) for path in sorted((Path(os.environ["RECALLKIT_TEST_DATA"]) / "corpus").glob("train-0*.jsonl.zst"))]
+    folder = Path(os.environ["RECALLKIT_TEST_DATA"]) / "corpus"
+    return [str(path) for path in sorted(folder.glob("train-0*.jsonl.zst"))]
 
 
 def tokenizer_file() -> str:
@@ -67,53 +89,116 @@ def tokenizer_file() -> str:
 # ------------------------------------------------------------------------------------------------------------ measuring
 
 
+class Run(NamedTuple):
+    """One run of a method."""
+
+    seconds: float
+    megabytes: float = math.nan
+    """At the peak, beyond what the process had before; NaN if it is not measured."""
+    answers: Sequence[Any] = ()
+    """What is the same for all methods, if they compute the same."""
+
+
 def memory_kb(field: str) -> int:
     """This process's memory: VmRSS now, VmHWM at its peak. (getrusage's peak would carry the parent's over.)"""
     return int(Path("/proc/self/status").read_text().partition(f"{field}:")[2].split()[0])
 
 
-def forget_peak() -> int:
-    """The memory held now, in kB; the system's record of the peak starts again here."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return memory_kb("VmRSS")
+def timed(call: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> tuple[Run, Any]:
+    """A run of a call, without answers; and its result."""
+    Path("/proc/self/clear_refs").write_text("5")  # the system's record of the peak starts again here
+    before = memory_kb("VmRSS")
+    begin = clock()
+    result = call()
+    seconds = clock() - begin
+    return Run(seconds, (memory_kb("VmHWM") - before) / 1000), result
 
 
-def timed(run: Callable[[], Any]) -> tuple[dict[str, float], Any]:
-    """Seconds, and MB at the peak beyond what was held before; and the result."""
-    before = forget_peak()
-    begin = time.perf_counter()
-    result = run()
-    seconds = time.perf_counter() - begin
-    return {"seconds": seconds, "extra_mb": (memory_kb("VmHWM") - before) / 1000}, result
+def clock_of(device: str, threads: int = 1) -> Callable[[], float]:
+    """The processor's seconds on one thread, which other work on the machine changes less; else those of the wall."""
+    return time.process_time if device == "cpu" and threads == 1 else time.perf_counter
 
 
-def apart(
-    function: Callable[..., Any],
-    *arguments: Any,
-    python: str = sys.executable,
-    cores: Sequence[int] = (),
-    **environment: str,
-) -> Any:
-    """What a function of a benchmark returns (as JSON) in a fresh process, with further environment, on these cores."""
+def apart(function: Callable[..., Any], *arguments: Any) -> Run:
+    """The run that a function of a benchmark returns, in a fresh process."""
     module = f"tests.benchmarks.{Path(inspect.getfile(function)).stem}"
     program = _PROGRAM.format(root=str(ROOT), module=module, name=function.__name__)
-    pinned = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
-    args = json.dumps([str(item) if isinstance(item, Path) else item for item in arguments])
-    threads = dict.fromkeys(("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"), str(NUM_THREADS))
-    command, settings = (
-        [*pinned, python, "-c", program, args],
-        {**os.environ, **threads, **environment},
-    )
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=settings).stdout.splitlines()[-1])
+    command = [sys.executable, "-c", program, json.dumps(arguments, default=str)]
+    variables = ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+    environment = {**os.environ, **dict.fromkeys(variables, str(NUM_THREADS))}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    return Run(*json.loads(done.stdout.splitlines()[-1]))
 
 
 def in_turn(names: Iterable[str], repeats: int, measure: Callable[[str], Any]) -> dict[str, list[Any]]:
-    """Measurements by name, `repeats` of each: all in turn, so that a machine's slow moments meet all."""
+    """Measurements by name, `repeats` of all in turn, so that a machine's slow moments meet all."""
     measurements: dict[str, list[Any]] = {name: [] for name in names}
     for _ in range(repeats):
         for name, rows in measurements.items():
             rows.append(measure(name))
     return measurements
+
+
+def compare(
+    title: str,
+    methods: Sequence[str],
+    measure: Callable[[str], Run],
+    *,
+    repeats: int,
+    work: float = 1.0,
+    unit: str = "s",
+    stage: str = "",
+    targets: Mapping[str, float] | None = None,
+    may_differ: bool = False,
+) -> None:
+    """Prints a table of methods in turn, ours first, and the row of `stage` beside the fastest other.
+
+    Ratios are those within a round, above 1 ours is faster. Rates are `work` in a second; with the unit s seconds are
+    printed. `targets`: the least ratio by method. Raises AssertionError for answers that are not ours unless they
+    `may_differ`; the table then says how many are the same.
+    """
+    runs = in_turn(methods, repeats, measure)
+    ours, *others = methods
+    expected = runs[ours][0].answers
+    print(f"\n{title}\n")
+    print(markdown(["method", unit, "range", "MB", "ours/its", "range", "same"], is_header=True))
+    ratios, figures = {}, {}
+    for name, rows in runs.items():
+        pairs = zip(runs[ours], rows, strict=True)
+        ratios[name] = [its.seconds / mine.seconds for mine, its in pairs]
+        seconds = [run.seconds for run in rows]
+        rates = seconds if unit == "s" else [work / taken for taken in seconds]
+        figures[name] = statistics.median(rates)
+        same = sum(a == b for a, b in zip(expected, rows[0].answers, strict=True))
+        if not may_differ:
+            assert all(run.answers == expected for run in rows), f"{name} has other results"
+        megabytes = f"{statistics.median(run.megabytes for run in rows):,.0f}"
+        cells = [name, spread(rates), megabytes, spread(ratios[name]), f"{same} of {len(expected)}"]
+        print(markdown(cells), flush=True)
+    best = min(others, key=lambda name: statistics.median(ratios[name]))
+    if stage:
+        ratio = statistics.median(ratios[best])
+        print_stage(stage, best, figures[ours], figures[best], unit, target=(targets or {}).get(best), ratio=ratio)
+
+
+def compare_calls(
+    title: str,
+    calls: Mapping[str, Callable[[], Any]],
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    **options: Any,
+) -> None:
+    """`compare` of calls in this process, whose results, if any, are lists of answers.
+
+    A call runs twice in a round, and the second run is timed: the first begins with whatever memory another left behind.
+    """
+
+    def measure(name: str) -> Run:
+        answers = calls[name]()
+        run, _ = timed(calls[name], clock)
+        return run._replace(answers=() if answers is None else answers)
+
+    compare(title, list(calls), measure, **options)
 
 
 SAMPLE_SECONDS = {"cpu": 0.05, "cuda": 0.02}
@@ -200,17 +285,9 @@ def markdown(cells: Sequence[str], *, is_header: bool = False) -> str:
     return f"{row}\n|{'---|' * len(cells)}" if is_header else row
 
 
-def median(rows: Iterable[Mapping[str, Any]], field: str) -> float:
-    return float(statistics.median(row[field] for row in rows))
-
-
-def verdict(met: bool) -> str:
-    return "met" if met else "MISSED"
-
-
 def spread(values: Sequence[float]) -> str:
-    """Median and range."""
-    return f"{statistics.median(values):.2f} | {min(values):.2f} - {max(values):.2f}"
+    """Median and range, in two cells."""
+    return f"{statistics.median(values):,.4g} | {min(values):,.4g} - {max(values):,.4g}"
 
 
 STAGE = "stage: "
@@ -232,28 +309,3 @@ def print_stage(
     met = "–" if target is None else f"{target:.2g}: {'met' if speedup >= target else '**missed**'}"
     rates = [f"{item:,.3f}" if item < 10 else f"{item:,.1f}" if item < 100 else f"{item:,.0f}" for item in (ours, theirs)]
     print(f"{STAGE}| {stage} | {rates[0]} {unit} | {peer}: {rates[1]} {unit} | {speedup:.3g} | {met} |")
-
-
-def print_duels(peer: str, unit: str) -> None:
-    """The head of a Markdown table whose rows are `duel`s."""
-    print(f"| model | batch | recallkit, {unit} | {peer}, {unit} | ratio | range | same |\n| --- | --- | --- | --- | --- | --- | --- |")
-
-
-def duel(name: str, batch: int, sides: Sequence[Callable[[], tuple[float, list[Any]]]], repeats: int) -> tuple[float, float, float]:
-    """Prints a row: rates of two sides in turn, ours first, their ratio within a round, and how many answers are the same.
-
-    Returns the rates and the ratio, all medians.
-
-    A side gives its rate and its answers; the first run of each is not counted.
-    """
-    answers = [side()[1] for side in sides]
-    rounds = [[side()[0] for side in sides] for _ in range(repeats)]
-    ours, theirs = (statistics.median(rates) for rates in zip(*rounds, strict=True))
-    shown = ".2f" if max(ours, theirs) < 100 else ",.0f"
-    same = sum(a == b for a, b in zip(*answers, strict=True))
-    ratios = [mine / other for mine, other in rounds]
-    print(
-        f"| {name} | {batch} | {ours:{shown}} | {theirs:{shown}} | {spread(ratios)} | {same} of {len(answers[0])} |",
-        flush=True,
-    )
-    return ours, theirs, statistics.median(ratios)

@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,21 +135,21 @@ def peer_slice(shards: list[str], tokenizer: str, counts: str, out: str) -> None
 # ------------------------------------------------------------------------------------------------------------ measuring
 
 
-def usage(command: list[str], output: Path | None = None) -> dict[str, float]:
+def usage(command: list[str], output: Path) -> harness.Run:
     """Processor seconds, user and system, and MB at the peak, of a command, without an earlier `output` of it to reuse.
 
-    Raises SystemExit with what it says if it fails.
+    Raises SystemExit with what it prints if it fails.
     """
-    if output is not None:
+    if str(output) in command:
         shutil.rmtree(output, ignore_errors=True)
     environment = {**os.environ, "PYTHONPATH": str(harness.ROOT)}
-    with tempfile.TemporaryFile() as said, subprocess.Popen(command, stdout=said, stderr=said, env=environment) as process:
+    with tempfile.TemporaryFile() as printed, subprocess.Popen(command, stdout=printed, stderr=printed, env=environment) as process:
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
+        printed.seek(0)
         if process.returncode:
-            said.seek(0)
-            sys.exit(said.read().decode())
-    return {"seconds": used.ru_utime + used.ru_stime, "mb": used.ru_maxrss / 1000}
+            raise SystemExit(f"{' '.join(command)}: {printed.read().decode()}")
+    return harness.Run(used.ru_utime + used.ru_stime, used.ru_maxrss / 1000)
 
 
 def peer(function: str, *arguments: Any) -> list[str]:
@@ -160,73 +158,65 @@ def peer(function: str, *arguments: Any) -> list[str]:
 
 
 def recallkit(command: str, shards: list[str], *options: str) -> list[str]:
-    return [sys.executable, "-m", "recallkit", command, *shards, "--tokenizer", harness.tokenizer_file(), *options]
+    return [sys.executable, "-m", "recallkit", command, *shards, "--tokenizer", harness.tokenizer_file(), "--force", *options]
 
 
-def commands(folder: Path, counted: list[str], sliced: list[str]) -> dict[str, dict[str, list[str]]]:
-    """Command -> side -> what is run; both write to `folder`/SIDE."""
-    tokenizer, tables = harness.tokenizer_file(), {side: str(folder / side / "counts.duckdb") for side in ("recallkit", "peer")}
-    labels = ["--counts", tables["recallkit"], "--max-count", str(MAX_COUNT), "-o", str(folder / "recallkit/slices")]
+OURS, BY_HAND = "recallkit", "by hand"
+
+
+def commands(folder: Path, counts: list[str], slices: list[str]) -> dict[str, dict[str, list[str]]]:
+    """What both sides run of each command; they write to `folder`/ours and `folder`/peer."""
+    tokenizer, tables = harness.tokenizer_file(), [str(folder / side / "counts.duckdb") for side in ("ours", "peer")]
+    labels = ["--counts", tables[0], "--max-count", str(MAX_COUNT), "-o", str(folder / "ours/slices")]
     return {
         "count": {
-            "recallkit": recallkit("count", counted, "-o", tables["recallkit"], "--force"),
-            "peer": peer("peer_count", counted, tokenizer, tables["peer"]),
+            OURS: recallkit("count", counts, "-o", tables[0]),
+            BY_HAND: peer("peer_count", counts, tokenizer, tables[1]),
         },
         "slice": {
-            "recallkit": recallkit("slice", sliced, *labels, "--force"),
-            "peer": peer("peer_slice", sliced, tokenizer, tables["peer"], str(folder / "peer/tokens.parquet")),
+            OURS: recallkit("slice", slices, *labels),
+            BY_HAND: peer("peer_slice", slices, tokenizer, tables[1], str(folder / "peer/tokens.parquet")),
         },
     }
 
 
-def differing_rows(folder: str) -> int:
+def differing_rows(folder: Path) -> int:
     """How many rows of the peer's tables are not in ours: bigrams, and the labels that both have (sources have other names)."""
     import duckdb
 
     with duckdb.connect() as connection:
         connection.execute("SET enable_progress_bar = false")
-        for side in ("recallkit", "peer"):
+        for side in ("ours", "peer"):
             connection.execute(f"ATTACH '{folder}/{side}/counts.duckdb' AS {side} (READ_ONLY)")
-        pairs = [("peer.bigrams", "recallkit.bigrams")]
-        if Path(theirs := f"{folder}/peer/tokens.parquet").exists():
-            names = [row[0] for row in connection.execute(f"DESCRIBE FROM '{theirs}'").fetchall()]
-            columns = ", ".join(name for name in names if name != "source")
-            ours = f"{folder}/recallkit/slices/tokens.parquet"
-            pairs.append((f"(SELECT {columns} FROM '{theirs}')", f"(SELECT {columns} FROM '{ours}')"))
+        theirs, ours = f"{folder}/peer/tokens.parquet", f"{folder}/ours/slices/tokens.parquet"
+        names = [row[0] for row in connection.execute(f"DESCRIBE FROM '{theirs}'").fetchall()]
+        columns = ", ".join(name for name in names if name != "source")
+        labels = [f"(SELECT {columns} FROM '{path}')" for path in (theirs, ours)]
         query = "SELECT count(*) FROM (FROM {} EXCEPT ALL FROM {})"
+        pairs = [("peer.bigrams", "ours.bigrams"), labels]
         return sum(connection.execute(query.format(*pair)).fetchall()[0][0] for pair in pairs)
 
 
 def main() -> None:
-    parser = harness.parser_of(__doc__, repeats=5)
-    parser.add_argument("--counted", nargs="+", help="shards for `count` (all but the last)")
-    parser.add_argument("--sliced", nargs="+", help="shards for `slice` (the last)")
-    parser.add_argument("--only", choices=TARGETS, help="one command; `slice` counts first, unmeasured")
-    args = parser.parse_args()
-    counted, sliced = args.counted or harness.shards()[:-1], args.sliced or harness.shards()[-1:]
+    args = harness.parse(__doc__, {"--repeats": 5, "--counted": [""], "--sliced": [""]})
+    counts, slices = (list(filter(None, paths)) for paths in (args.counted, args.sliced))
     print(harness.machine())
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with harness.scratch() as folder:
         (folder / "peer").mkdir()
-        by_command = commands(folder, counted, sliced)
+        by_command = commands(folder, counts or harness.shards()[:-1], slices or harness.shards()[-1:])
+        output = folder / "ours/slices"
         for sides in by_command.values():  # what is compiled and read first is not measured
-            for warm_up in sides.values():
-                usage(warm_up)
-        assert harness.apart(differing_rows, folder) == 0
+            for command in sides.values():
+                usage(command, output)
+        assert differing_rows(folder) == 0
         print("counts and labels are the same")
-        for command, sides in by_command.items():
-            if args.only in (None, command):
-                measure = partial(lambda sides, side: usage(sides[side], folder / side / "slices"), sides)
-                report(command, harness.in_turn(sides, args.repeats, measure))
-
-
-def report(command: str, runs: dict[str, list[dict[str, float]]]) -> None:
-    """Medians of both sides, and the median of their ratios, run by run."""
-    ratios = [mine["seconds"] / its["seconds"] for mine, its in zip(*runs.values(), strict=True)]
-    for side, rows in runs.items():
-        print(f"{command}, {side}: {harness.median(rows, 'seconds'):.2f} s, {harness.median(rows, 'mb'):,.0f} MB at the peak")
-    met = harness.verdict(statistics.median(ratios) <= TARGETS[command])
-    print(f"{command}: ratio {harness.spread(ratios)}, target {TARGETS[command]}: {met}")
+        for name, sides in by_command.items():
+            harness.compare(
+                f"{name}: CPU seconds; at most {TARGETS[name]} times the peer's",
+                list(sides),
+                lambda side: usage(sides[side], output),  # noqa: B023  called in this turn
+                repeats=args.repeats,
+            )
 
 
 if __name__ == "__main__":

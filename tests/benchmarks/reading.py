@@ -1,17 +1,15 @@
 """How fast `.jsonl.zst` is read: MB of raw text a second, ours and that of `datasets` streaming, on the same shard.
 
-    RECALLKIT_TEST_DATA=DIR python tests/benchmarks/reading.py [--repeats 5] [--shard FILE.jsonl.zst]
+    python tests/benchmarks/reading.py [--repeats 5] [--shard FILE.jsonl.zst]
 
-The two are measured in turns, so that a machine's slow moments meet both; medians are compared. The shard defaults to
-DIR/corpus/train-00.jsonl.zst, 30 MB of raw JSON lines.
+The shard defaults to corpus/train-00.jsonl.zst of $RECALLKIT_TEST_DATA, 30 MB of raw JSON lines.
 """
 
 from __future__ import annotations
 
 import sys
-import time
+from functools import partial
 from pathlib import Path
-from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -19,20 +17,20 @@ from recallkit.text.corpus import open_corpus
 from tests.benchmarks import harness
 
 
-def read_with_recallkit(shard: str) -> int:
+def read_with_recallkit(shard: str) -> list[int]:
     """Reads every document; gives the characters of text."""
-    return sum(len(document.text) for document in open_corpus([shard]).documents())
+    return [sum(len(document.text) for document in open_corpus([shard]).documents())]
 
 
-def read_with_datasets(shard: str) -> int:
+def read_with_datasets(shard: str) -> list[int]:
     """The same through `datasets`, opening included, as in ours."""
     import datasets
 
     rows = datasets.load_dataset("json", data_files=shard, split="train", streaming=True)
-    return sum(len(row["text"]) for row in rows)
+    return [sum(len(row["text"]) for row in rows)]
 
 
-READERS = {"recallkit": read_with_recallkit, "datasets": read_with_datasets}
+READERS = {"recallkit": read_with_recallkit, "`datasets`": read_with_datasets}
 
 
 def raw_bytes(shard: str) -> int:
@@ -44,24 +42,18 @@ def raw_bytes(shard: str) -> int:
 
 
 def main() -> None:
-    parser = harness.parser_of(__doc__, repeats=5, runs="of each reader")
-    parser.add_argument("--shard")
-    args = parser.parse_args()
+    args = harness.parse(__doc__, {"--repeats": 5, "--shard": None})
     shard = args.shard or harness.shards()[0]
-    lengths = {read(shard) for read in READERS.values()}  # also warms the file cache and the imports
-    assert len(lengths) == 1, f"the readers disagree: {lengths} characters"
-
-    def seconds(name: str) -> float:
-        start = time.perf_counter()
-        READERS[name](shard)
-        return time.perf_counter() - start
-
-    megabytes = raw_bytes(shard) / 1e6
-    rates = {name: megabytes / median(taken) for name, taken in harness.in_turn(READERS, args.repeats, seconds).items()}
-    print(f"{Path(shard).name}: {megabytes:.1f} MB raw, medians of {args.repeats} interleaved repeats")
-    for name, rate in rates.items():
-        print(f"{name:10} {rate:6.0f} MB/s")
-    harness.print_stage("read `.jsonl.zst`", "`datasets`", *rates.values(), "MB/s")
+    work = raw_bytes(shard) / 1e6
+    calls = {name: partial(read, shard) for name, read in READERS.items()}
+    harness.compare_calls(
+        f"{Path(shard).name}: {work:.1f} MB raw",
+        calls,
+        repeats=args.repeats,
+        work=work,
+        unit="MB/s",
+        stage="read `.jsonl.zst`",
+    )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ FOLDER/SCRIPT.txt, with --logs FOLDER. A benchmark that fails is named, its rows
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import subprocess
@@ -21,6 +20,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.benchmarks import harness
 from tests.benchmarks.harness import STAGE
 
 
@@ -44,11 +44,7 @@ BENCHMARKS = {
         "--models llama --repeats 1 --tokens 128 --seq-len 64",
         "--repeats 5 --models llama mamba",
     ),
-    "layer_kernels": Benchmark(
-        "transformers' own functions",
-        "lfm2 mamba --repeats 1 --length 64",
-        "mamba-768 --repeats 3",
-    ),
+    "layer_kernels": Benchmark("transformers' own functions", "lfm2 mamba --repeats 1 --length 64", "mamba-768 --repeats 3"),
     "gap": Benchmark("DuckDB's joins", "--sequences 16 --repeats 1", "--sequences 4000 --repeats 3"),
     "recall": Benchmark(
         "lm-eval",
@@ -60,23 +56,22 @@ BENCHMARKS = {
         "--models llama --batches 1 --length 16 --new 2 --repeats 1",
         "--models llama --batches 8",
     ),
-    "kernels": Benchmark("PyTorch, fla, liger, cut-cross-entropy", "short_conv --quick"),
+    "kernels": Benchmark("PyTorch, fla, liger, cut-cross-entropy", "short_conv --quick --repeats 1"),
     "based": Benchmark("Based's Table 1", "figure-4 --models based --prompts 8 --batches 1 --new 3 --repeats 1"),
-    "start": Benchmark("the imports alone", "--repeats 1 --commands count"),
     "intervals": Benchmark("the truth", "mqar minority retained --draws 3 --documents 10 --limit 20"),
     "validity": Benchmark("known recall", "--quick"),
 }
 
 
-def run(script: str, options: str, logs: Path | None) -> list[str]:
+def run(script: str, options: str, logs: str | None) -> list[str]:
     """The rows that a benchmark prints. Raises LookupError with its last line of errors if it fails, or prints none."""
     print(f"{script}.py {options}", file=sys.stderr, flush=True)
     command = [sys.executable, str(Path(__file__).with_name(f"{script}.py")), *shlex.split(options)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if logs is not None:
-        logs.mkdir(parents=True, exist_ok=True)
+        Path(logs).mkdir(parents=True, exist_ok=True)
         text = f"$ {script}.py {options}\n{done.stdout}{done.stderr}\n"
-        (logs / f"{script}.txt").write_text(text, encoding="utf-8")
+        Path(logs, f"{script}.txt").write_text(text, encoding="utf-8")
     lines = done.stdout.splitlines()
     rows = [line.removeprefix(STAGE) for line in lines if line.startswith(STAGE)]
     if done.returncode or not rows:
@@ -90,21 +85,11 @@ HEADER = "| stage | ours | best peer | ratio | target |\n|---|---|---|---|---|"
 
 def main() -> None:
     stages = {script: benchmark.stage for script, benchmark in BENCHMARKS.items() if benchmark.stage}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        choices=stages,
-        default=list(stages),
-        metavar="SCRIPT",
-        help=", ".join(stages),
-    )
-    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep what the benchmarks print")
-    options = parser.parse_args()
+    args = harness.parse(__doc__, {"--only": list(stages), "--logs": None}, only=stages)
     rows, problems = [], []
-    for script in options.only:
+    for script in args.only:
         try:
-            rows += run(script, stages[script], options.logs)
+            rows += run(script, stages[script], args.logs)
         except LookupError as error:
             problems.append(str(error))
     print(f"{datetime.now(UTC):%d %B %Y}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end\n")
