@@ -287,7 +287,9 @@ def markdown(cells: Sequence[str], *, is_header: bool = False) -> str:
 
 def spread(values: Sequence[float]) -> str:
     """Median and range, in two cells."""
-    return f"{statistics.median(values):,.4g} | {min(values):,.4g} - {max(values):,.4g}"
+    figures = statistics.median(values), min(values), max(values)
+    middle, low, high = (f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in figures)
+    return f"{middle} | {low} - {high}"
 
 
 STAGE = "stage: "

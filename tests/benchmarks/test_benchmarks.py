@@ -17,7 +17,7 @@ import torch
 
 from tests.benchmarks import based, harness
 from tests.benchmarks.intervals import KINDS, simulate
-from tests.benchmarks.kernels import OPERATIONS, Setting
+from tests.benchmarks.kernels import OPERATIONS, Setting, cases
 from tests.benchmarks.table import BENCHMARKS, HEADER
 from tests.conftest import ROOT, made_up_texts
 from tests.kernels.checks import relative_error
@@ -32,11 +32,8 @@ def imported(path: Path) -> Iterator[tuple[str, str]]:
     for_types = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     left_out = {id(node) for block in for_types for node in ast.walk(block)}
     for node in ast.walk(tree):
-        is_ours = isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in (
-            "recallkit",
-            "tests",
-        )
-        if is_ours and id(node) not in left_out:
+        is_import = isinstance(node, ast.ImportFrom) and id(node) not in left_out
+        if is_import and (node.module or "").split(".")[0] in ("recallkit", "tests"):
             yield from ((str(node.module), alias.name) for alias in node.names)
 
 
@@ -100,17 +97,35 @@ def test_every_kernel_is_compared_with_a_peer():
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_peers_of_a_kernel_compute_the_same(name):
-    case = next(OPERATIONS[name](Setting(torch.device("cpu"), torch.float32, quick=True)))
-    inputs, attends_to_all = (
-        case.make(),
-        {"SDPA"} if name in ("taylor_attention", "window_attention") else set(),
-    )
+    _, case = next(cases(name, Setting(torch.device("cpu"), torch.float32)))
+    attends_to_all = {"SDPA"} if name in ("taylor_attention", "window_attention") else set()
+    inputs, runs = case.make(), {who: run for who, run in case.runs.items() if who not in attends_to_all}
     with torch.inference_mode():
-        results = [run(*(x.clone() for x in inputs)) for who, run in case.runs.items() if who not in attends_to_all]
+        results = [run(*(x.clone() for x in inputs)) for run in runs.values()]
     ours, *theirs = (result[0] if isinstance(result, tuple) else result for result in results)
-    assert next(iter(case.runs)) == "recallkit (torch)"
+    assert next(iter(runs)) == "recallkit (torch)"
     assert theirs or attends_to_all
     assert all(relative_error(result.reshape(ours.shape), ours) < 1e-4 for result in theirs)
+
+
+def test_methods_take_turns_and_ratios_are_those_of_a_round(capsys):
+    seconds = {"ours": iter([1.0, 2.0, 4.0]), "peer": iter([3.0, 4.0, 20.0]), "other": iter([9.0] * 3)}
+    names = []
+
+    def measure(name: str) -> harness.Run:
+        names.append(name)
+        return harness.Run(next(seconds[name]), 5.0, [1, 2 if name != "other" else 3])
+
+    harness.compare("t", list(seconds), measure, repeats=3, work=8, unit="x/s", stage="s", targets={"peer": 3}, may_differ=True)
+    assert names == ["ours", "peer", "other"] * 3
+    *_, ours, peer, other, stage = capsys.readouterr().out.splitlines()
+    assert ours == "| ours | 4 | 2 - 8 | 5 | 1 | 1 - 1 | 2 of 2 |"
+    assert peer == "| peer | 2 | 0.4 - 2.667 | 5 | 3 | 2 - 5 | 2 of 2 |"
+    assert other.endswith("| 4.5 | 2.25 - 9 | 1 of 2 |")
+    assert stage == "stage: | s | 4.000 x/s | peer: 2.000 x/s | 3 | 3: met |"
+    seconds = {name: iter([1.0]) for name in seconds}
+    with pytest.raises(AssertionError, match="other has other results"):
+        harness.compare("t", list(seconds), measure, repeats=1)
 
 
 @pytest.mark.parametrize(
@@ -133,11 +148,8 @@ def test_protocols_have_baseds_models_sizes_repetitions_and_printed_rates(protoc
 
 
 def test_what_does_not_fit_ends_its_task(monkeypatch):
-    timings = [
-        harness.Timing((1.0, 3.0)),
-        harness.Timing(problem=harness.OUT_OF_MEMORY),
-        harness.Timing((1.0,)),
-    ]
+    full = harness.Timing(problem=harness.OUT_OF_MEMORY)
+    timings = [harness.Timing((1.0, 3.0)), full, harness.Timing((1.0,))]
     monkeypatch.setattr(harness, "time_call", lambda *_, **__: timings.pop(0))
     protocol = based.Protocol(("prefill", "generation"), ("based",), prompts=(8, 16, 32), batches=(2,), new=3)
     rows = list(based.measure("based", protocol, "1.6m", CPU, torch.float32))
@@ -146,16 +158,10 @@ def test_what_does_not_fit_ends_its_task(monkeypatch):
         ("prefill", 16, "out of memory"),
         ("generation", None, None),
     ]
-    assert (rows[0]["milliseconds"], rows[0]["rate"], rows[2]["rate"]) == (
-        2000.0,
-        2 * 8 / 2e3,
-        2 * 3 / 1e3,
-    )
+    assert (rows[0]["milliseconds"], rows[0]["rate"], rows[2]["rate"]) == (2000.0, 2 * 8 / 2e3, 2 * 3 / 1e3)
 
 
-def test_a_time_is_that_of_one_call_in_samples_that_are_long_enough_and_what_fails_says_why(
-    monkeypatch,
-):
+def test_a_time_is_that_of_one_call_in_long_samples_and_what_fails_says_why(monkeypatch):
     clock, calls = [0.0], []
 
     def takes(*seconds: float, error: Exception | None = None):
@@ -178,19 +184,14 @@ def test_a_time_is_that_of_one_call_in_samples_that_are_long_enough_and_what_fai
     compiled = harness.time_call(takes(9.0, 0.1, 0.1, 0.4, 0.1), CPU, repeats=3)
     assert (compiled.mean, compiled.median, *compiled.samples) == pytest.approx((0.2, 0.1, 0.1, 0.4, 0.1))
     full = RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried")
-    errors = (
-        ModuleNotFoundError("no module"),
-        ValueError("it does not fit\nand more"),
-        torch.OutOfMemoryError(),
-        full,
-    )
-    problems = [harness.time_call(takes(1.0, error=error), CPU, repeats=3).problem for error in errors]
-    assert problems == [
-        "not installed",
-        "failed: it does not fit",
-        "out of memory",
-        "out of memory",
-    ]
+    problems = {
+        ModuleNotFoundError("no module"): "not installed",
+        ValueError("it does not fit\nand more"): "failed: it does not fit",
+        torch.OutOfMemoryError(): "out of memory",
+        full: "out of memory",
+    }
+    for error, problem in problems.items():
+        assert harness.time_call(takes(1.0, error=error), CPU, repeats=3).problem == problem
 
 
 @pytest.mark.slow
