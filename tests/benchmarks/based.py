@@ -54,7 +54,10 @@ class Protocol:
 
     def cases(self, model: str) -> Iterator[tuple[str, dict[str, int]]]:
         """Tasks of a model with their sizes: rows b, ids n or new ids."""
-        texts = [{"b": PROMPT_ROWS, "n": n} for n in self.prompts or (16_384 if model.endswith("360m") else 4096,)]
+        texts = [
+            {"b": PROMPT_ROWS, "n": n}
+            for n in self.prompts or (16_384 if model.endswith("360m") else 4096,)
+        ]
         sizes = {
             "scoring": texts,
             "prefill": texts,
@@ -66,21 +69,33 @@ class Protocol:
                 yield task, size
 
 
-_SIX = tuple(f"{name}-{size}" for size in ("1.3b", "360m") for name in ("transformer++", "based", "mamba"))
+_SIX = tuple(
+    f"{name}-{size}" for size in ("1.3b", "360m") for name in ("transformer++", "based", "mamba")
+)
 _GENERATED = ("prefill", "generation")
 SIDES = (1, 4, 8, 16, 24, 32, 48, 64, 128, 256, 512, 1024, 2048, 4096)
 PROTOCOLS = {
     # Its caption: prompts of 4,096 ids, 16,384 for 360M parameters, 2,048 new ones. The batch is that of 6.2.
     "table-1": Protocol(_GENERATED, _SIX, new=2048),
     # Its caption has 2 rows and 1,024 new ids. The values on the axes are in no text: these include 6.2's 4,096 and 128.
-    "figure-4": Protocol(_GENERATED, _SIX, tuple(1 << k for k in range(10, 16)), tuple(1 << k for k in range(10)), new=1024),
+    "figure-4": Protocol(
+        _GENERATED,
+        _SIX,
+        tuple(1 << k for k in range(10, 16)),
+        tuple(1 << k for k in range(10)),
+        new=1024,
+    ),
     # Its caption has 512 matrices; the sides, bfloat16 and 100 calls are those of gemm_micro.py, published with the authors' code.
     "figure-1": Protocol(("product",), (PRODUCT,), batches=(512,), sides=SIDES, repeats=100),
-    "zoo": Protocol(("scoring", *_GENERATED), tuple(zoo.ARCHITECTURES), (1024,), (8,), new=32, repeats=3),
+    "zoo": Protocol(
+        ("scoring", *_GENERATED), tuple(zoo.ARCHITECTURES), (1024,), (8,), new=32, repeats=3
+    ),
 }
 
 
-def build(name: str, size: str, context: int, device: torch.device, dtype: torch.dtype) -> NativeModel:
+def build(
+    name: str, size: str, context: int, device: torch.device, dtype: torch.dtype
+) -> NativeModel:
     """The preset, or the zoo's architecture at this size, with weights as initialised for training."""
     is_preset = name in presets.PRESETS
     config = presets.preset(name, context) if is_preset else zoo.architecture(name, size, context)
@@ -89,11 +104,19 @@ def build(name: str, size: str, context: int, device: torch.device, dtype: torch
     return NativeModel(model.to(dtype).eval().requires_grad_(False), name, device)
 
 
-def work_of(task: str, size: dict[str, int], model: NativeModel | None, device: torch.device, dtype: torch.dtype) -> Callable[[int], Any]:
+def work_of(
+    task: str,
+    size: dict[str, int],
+    model: NativeModel | None,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Callable[[int], Any]:
     """The call that is timed."""
     rows = size["b"]
     if model is None:
-        left, right = (torch.randn(rows, size["n"], size["n"], device=device, dtype=dtype) for _ in range(2))
+        left, right = (
+            torch.randn(rows, size["n"], size["n"], device=device, dtype=dtype) for _ in range(2)
+        )
         return lambda _: torch.bmm(left, right)
     length = 1 + size.get("n", START - 1)
     ids = np.random.default_rng(0).integers(0, model.vocab_size, (rows, length), dtype=np.uint32)
@@ -101,7 +124,9 @@ def work_of(task: str, size: dict[str, int], model: NativeModel | None, device: 
         return lambda _: model.score(ids.ravel(), np.arange(rows + 1) * length)
     if task == "generation":
         nothing = [np.empty(0, np.uint32)] * rows
-        return lambda _: generate(model, list(ids), nothing, size["new"], lambda number, new_ids: False)
+        return lambda _: generate(
+            model, list(ids), nothing, size["new"], lambda number, new_ids: False
+        )
     prompt = torch.tensor(ids[:, 1:].astype(np.int64), device=device)
     return lambda _: torch.inference_mode()(model.forward)(prompt, carry=True)
 
@@ -122,7 +147,9 @@ def printed_rate(model: str, task: str, size: dict[str, int]) -> float | None:
     return None
 
 
-def measure(name: str, protocol: Protocol, size_name: str, device: torch.device, dtype: torch.dtype) -> Iterator[dict[str, Any]]:
+def measure(
+    name: str, protocol: Protocol, size_name: str, device: torch.device, dtype: torch.dtype
+) -> Iterator[dict[str, Any]]:
     """A row for each task and size of one model."""
     cases = list(protocol.cases(name))
     context = max(size.get("n", START + size.get("new", 0)) for _, size in cases)
@@ -135,13 +162,19 @@ def measure(name: str, protocol: Protocol, size_name: str, device: torch.device,
         most_calls = 1 if task == "product" else harness.MOST_CALLS
         try:
             call = work_of(task, size, model, device, dtype)
-            timing = harness.time_call(call, device, repeats=protocol.repeats, most_calls=most_calls)
+            timing = harness.time_call(
+                call, device, repeats=protocol.repeats, most_calls=most_calls
+            )
         except (MemoryError, RuntimeError) as error:
             timing = harness.Timing(problem=harness.problem_of(error))
         if timing.problem == harness.OUT_OF_MEMORY:
             full.add(task)
         # Tokens per millisecond; of products TFLOP/s.
-        amount = 2 * size["b"] * size["n"] ** 3 / 1e9 if task == "product" else size["b"] * size.get("n", protocol.new)
+        amount = (
+            2 * size["b"] * size["n"] ** 3 / 1e9
+            if task == "product"
+            else size["b"] * size.get("n", protocol.new)
+        )
         yield {
             "model": name,
             "task": task,
@@ -156,7 +189,11 @@ def measure(name: str, protocol: Protocol, size_name: str, device: torch.device,
 def print_row(row: dict[str, Any]) -> None:
     size = " ".join(f"{name}={row[name]:,}" for name in ("b", "n", "new") if name in row)
     printed = row["printed"]
-    figures = [row["problem"], ""] if row["problem"] else [f"{row['milliseconds']:.4g}", f"{row['rate']:.3g}"]
+    figures = (
+        [row["problem"], ""]
+        if row["problem"]
+        else [f"{row['milliseconds']:.4g}", f"{row['rate']:.3g}"]
+    )
     paper = [str(printed), f"{row['rate'] / printed:.2f}"] if printed else ["", ""]
     print(harness.markdown([row["model"], row["task"], size, *figures, *paper]), flush=True)
 

@@ -39,7 +39,9 @@ def ours(ids: np.ndarray) -> Callable[[], Columns]:
         run = None
         for begin in range(0, ids.size, CHUNK_TOKENS):
             # A chunk begins with the last id of the one before, so that the bigram across is counted.
-            chunk = count_bigrams(ids[max(0, begin - 1) : begin + CHUNK_TOKENS], starts, num_threads=NUM_THREADS)
+            chunk = count_bigrams(
+                ids[max(0, begin - 1) : begin + CHUNK_TOKENS], starts, num_threads=NUM_THREADS
+            )
             run = merge_runs([run, chunk]) if run else chunk
         assert run is not None
         return run.keys, run.counts
@@ -74,12 +76,18 @@ def polars_streaming(ids: np.ndarray) -> Callable[[], Columns]:
     def count() -> Columns:
         table = query.collect(engine="streaming")
         pair = table["pair"].to_numpy().astype(np.uint64)  # from 16 bits an id to 32
-        return ((pair >> np.uint64(16)) << np.uint64(32)) | (pair & np.uint64(65535)), table["num"].to_numpy()
+        return ((pair >> np.uint64(16)) << np.uint64(32)) | (pair & np.uint64(65535)), table[
+            "num"
+        ].to_numpy()
 
     return count
 
 
-METHODS = {"recallkit": ours, "DuckDB GROUP BY": duckdb_group_by, "polars streaming": polars_streaming}
+METHODS = {
+    "recallkit": ours,
+    "DuckDB GROUP BY": duckdb_group_by,
+    "polars streaming": polars_streaming,
+}
 """Each takes ids and gives the function that is timed, which returns bigrams and how often they occur."""
 
 

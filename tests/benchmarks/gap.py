@@ -74,7 +74,10 @@ def measure(method: str, name: str) -> harness.Run:
     folder = Path(name)
     METHODS[method](folder / "warm-up")
     run, split = harness.timed(lambda: METHODS[method](folder))
-    rows = [[source, hit, tokens, f"{first:.8g}", f"{second:.8g}"] for source, hit, tokens, first, second in split]
+    rows = [
+        [source, hit, tokens, f"{first:.8g}", f"{second:.8g}"]
+        for source, hit, tokens, first, second in split
+    ]
     return run._replace(answers=sorted(rows))
 
 

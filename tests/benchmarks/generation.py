@@ -55,7 +55,11 @@ def theirs(path: Path, args: argparse.Namespace) -> Generate:
     import torch
 
     model = load_theirs(path, args)
-    options: dict[str, Any] = {"min_new_tokens": args.new, "max_new_tokens": args.new, "pad_token_id": 0}
+    options: dict[str, Any] = {
+        "min_new_tokens": args.new,
+        "max_new_tokens": args.new,
+        "pad_token_id": 0,
+    }
 
     def run(prompts: list[np.ndarray]) -> list[list[int]]:
         width = max(map(len, prompts))
@@ -63,7 +67,10 @@ def theirs(path: Path, args: argparse.Namespace) -> Generate:
         for row, prompt in enumerate(prompts):
             ids[row, width - len(prompt) :] = prompt
             mask[row, width - len(prompt) :] = 1
-        inputs = {"input_ids": torch.tensor(ids, device=args.device), "attention_mask": torch.tensor(mask, device=args.device)}
+        inputs = {
+            "input_ids": torch.tensor(ids, device=args.device),
+            "attention_mask": torch.tensor(mask, device=args.device),
+        }
         with torch.inference_mode():
             generated = model.generate(**inputs, do_sample=False, **options)
         result: list[list[int]] = generated[:, width:].tolist()
@@ -73,7 +80,13 @@ def theirs(path: Path, args: argparse.Namespace) -> Generate:
 
 
 def main() -> None:
-    options = {"--models": ["llama", "mamba"], "--repeats": 3, "--length": 512, "--new": 48, **harness.MODELS}
+    options = {
+        "--models": ["llama", "mamba"],
+        "--repeats": 3,
+        "--length": 512,
+        "--new": 48,
+        **harness.MODELS,
+    }
     args = harness.parse(__doc__, options, models=SUBJECTS)
     dtype = begin(args)
     with harness.scratch() as folder:
@@ -90,7 +103,9 @@ def main() -> None:
                     repeats=args.repeats,
                     work=batch * args.new,
                     unit="tok/s",
-                    stage=f"generate, a tiny {model}, batch {batch}" if batch == args.batches[-1] else "",
+                    stage=f"generate, a tiny {model}, batch {batch}"
+                    if batch == args.batches[-1]
+                    else "",
                     may_differ=True,
                 )
 

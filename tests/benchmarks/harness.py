@@ -37,14 +37,18 @@ print(json.dumps(getattr(importlib.import_module({module!r}), {name!r})(*json.lo
 """
 
 
-def parse(doc: str | None, options: Mapping[str, Any], **choices: Iterable[str]) -> argparse.Namespace:
+def parse(
+    doc: str | None, options: Mapping[str, Any], **choices: Iterable[str]
+) -> argparse.Namespace:
     """The command line: options, whose type is that of their default, a list's that of its first item.
 
     A name without dashes stands for any number of words. `choices`: what an option's words can be.
     """
     from recallkit.config import parse_amount
 
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name, default in options.items():
         if isinstance(default, bool):
             parser.add_argument(name, action="store_true")
@@ -104,9 +108,13 @@ def memory_kb(field: str) -> int:
     return int(Path("/proc/self/status").read_text().partition(f"{field}:")[2].split()[0])
 
 
-def timed(call: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> tuple[Run, Any]:
+def timed(
+    call: Callable[[], Any], clock: Callable[[], float] = time.perf_counter
+) -> tuple[Run, Any]:
     """A run of a call, without answers; and its result."""
-    Path("/proc/self/clear_refs").write_text("5")  # the system's record of the peak starts again here
+    Path("/proc/self/clear_refs").write_text(
+        "5"
+    )  # the system's record of the peak starts again here
     before = memory_kb("VmRSS")
     begin = clock()
     result = call()
@@ -130,7 +138,9 @@ def apart(function: Callable[..., Any], *arguments: Any) -> Run:
     return Run(*json.loads(done.stdout.splitlines()[-1]))
 
 
-def in_turn(names: Iterable[str], repeats: int, measure: Callable[[str], Any]) -> dict[str, list[Any]]:
+def in_turn(
+    names: Iterable[str], repeats: int, measure: Callable[[str], Any]
+) -> dict[str, list[Any]]:
     """Measurements by name, `repeats` of all in turn, so that a machine's slow moments meet all."""
     measurements: dict[str, list[Any]] = {name: [] for name in names}
     for _ in range(repeats):
@@ -178,7 +188,15 @@ def compare(
     best = min(others, key=lambda name: statistics.median(ratios[name]))
     if stage:
         ratio = statistics.median(ratios[best])
-        print_stage(stage, best, figures[ours], figures[best], unit, target=(targets or {}).get(best), ratio=ratio)
+        print_stage(
+            stage,
+            best,
+            figures[ours],
+            figures[best],
+            unit,
+            target=(targets or {}).get(best),
+            ratio=ratio,
+        )
 
 
 def compare_calls(
@@ -223,7 +241,9 @@ class Timing:
         return statistics.median(self.samples) if self.samples else math.nan
 
 
-def time_call(call: Callable[[int], Any], device: torch.device, *, repeats: int, most_calls: int = MOST_CALLS) -> Timing:
+def time_call(
+    call: Callable[[int], Any], device: torch.device, *, repeats: int, most_calls: int = MOST_CALLS
+) -> Timing:
     """The time of a call, whose argument counts those of a sample, in `repeats` samples of at most `most_calls`.
 
     The first two calls, which may compile, are in no sample. What fails or takes too much memory has a `problem`.
@@ -309,5 +329,10 @@ def print_stage(
     """Prints a row of that table: rates or, where `unit` is s, seconds. Above a ratio of 1, or a median of rounds, ours is faster."""
     speedup = ratio or (theirs / ours if unit == "s" else ours / theirs)
     met = "–" if target is None else f"{target:.2g}: {'met' if speedup >= target else '**missed**'}"
-    rates = [f"{item:,.3f}" if item < 10 else f"{item:,.1f}" if item < 100 else f"{item:,.0f}" for item in (ours, theirs)]
-    print(f"{STAGE}| {stage} | {rates[0]} {unit} | {peer}: {rates[1]} {unit} | {speedup:.3g} | {met} |")
+    rates = [
+        f"{item:,.3f}" if item < 10 else f"{item:,.1f}" if item < 100 else f"{item:,.0f}"
+        for item in (ours, theirs)
+    ]
+    print(
+        f"{STAGE}| {stage} | {rates[0]} {unit} | {peer}: {rates[1]} {unit} | {speedup:.3g} | {met} |"
+    )

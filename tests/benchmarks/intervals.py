@@ -81,9 +81,15 @@ def sums_of(
     from recallkit.scoring import score_path
 
     slices, file = folder / name, folder / f"{name}.jsonl"
-    file.write_text("".join(json.dumps({"text": text.text[:most], "source": text.source}) + "\n" for text in texts))
+    file.write_text(
+        "".join(
+            json.dumps({"text": text.text[:most], "source": text.source}) + "\n" for text in texts
+        )
+    )
     with contextlib.redirect_stdout(io.StringIO()):
-        recallkit.slice(file, out=slices, seq_len=seq_len, max_count=MAX_COUNT, counts=builtin.counts())
+        recallkit.slice(
+            file, out=slices, seq_len=seq_len, max_count=MAX_COUNT, counts=builtin.counts()
+        )
         recallkit.score(models, slices=slices)
     tokens = open_tokens(slices / "tokens.parquet")
     return add_up(tokens, [open_scores(score_path(slices, model), tokens) for model in models])
@@ -106,7 +112,9 @@ def populations_of_gap(data: Path, folder: Path, limit: int | None) -> Iterator[
         sums = sums_of(f"gap-{most}-{seq_len}", folder, texts, CONTROLS, seq_len, most)
         parts = [*rows_of_gap(sums), rows_of_largest_source(sums)]
         cut = "whole" if most is None else f"at most {most:,} characters of each"
-        yield Population(f"gap, sequences of {seq_len}, {cut}", sums.clusters.number, partial(measure_gap, parts))
+        yield Population(
+            f"gap, sequences of {seq_len}, {cut}", sums.clusters.number, partial(measure_gap, parts)
+        )
 
 
 def populations_of_retained(data: Path, folder: Path, limit: int | None) -> Iterator[Population]:
@@ -114,7 +122,9 @@ def populations_of_retained(data: Path, folder: Path, limit: int | None) -> Iter
     texts = list(itertools.islice(documents_of(data), min(limit or INTERVENED, INTERVENED)))
     sums = sums_of("retained", folder, texts, ZOO)
     name = f"retained, at most {SHORT:,} characters of each"
-    yield Population(name, sums.clusters.number, partial(measure_retained, sums.tables["slices"].slice("ar_hit")))
+    yield Population(
+        name, sums.clusters.number, partial(measure_retained, sums.tables["slices"].slice("ar_hit"))
+    )
 
 
 MINORITY = {"Github": 9, "FreeLaw": 101}
@@ -127,7 +137,11 @@ def populations_of_minority(data: Path, folder: Path, limit: int | None) -> Iter
     So that the code's share is small, its gap in AR hits is divided by 3, and that of its other tokens multiplied by 2 or 6.
     """
     documents = [text for text in documents_of(data) if len(text.text) > 400]
-    texts = [text for source, number in MINORITY.items() for text in [one for one in documents if one.source == source][:number]]
+    texts = [
+        text
+        for source, number in MINORITY.items()
+        for text in [one for one in documents if one.source == source][:number]
+    ]
     slices = sums_of("minority", folder, texts[:limit], CONTROLS).tables["slices"]
     rows = slices.slice("all", "ar_hit", "other")
     is_code = np.arange(len(rows.by_group["tokens"])) < MINORITY["Github"]
@@ -139,7 +153,9 @@ def populations_of_minority(data: Path, folder: Path, limit: int | None) -> Iter
         changed = replace(rows, by_group={**rows.by_group, "nll_1": nlls})
         shares = [hits[which].sum() / (hits + others)[which].sum() for which in (is_code, ~is_code)]
         shown = ", ".join(f"{share:.2f}" for share in shares)
-        parts = [Part(["all tokens", "AR hits"], changed.slice("all", "ar_hit"), changed.slice("all"))]
+        parts = [
+            Part(["all tokens", "AR hits"], changed.slice("all", "ar_hit"), changed.slice("all"))
+        ]
         yield Population(
             f"minority, AR shares of code and of the others {shown}",
             len(gaps),
@@ -163,7 +179,9 @@ def rows_of_gap(sums: Sums) -> Iterator[Part]:
     for table, rows in sums.tables.items():
         if table not in ("slices", "by_source"):
             common = np.flatnonzero(rows.spread.clusters > sums.clusters.number / 10).tolist()
-            places = list(dict.fromkeys(common[len(common) * percent // 100] for percent in (20, 50, 80)))
+            places = list(
+                dict.fromkeys(common[len(common) * percent // 100] for percent in (20, 50, 80))
+            )
             names = [f"{table}: {' '.join(map(str, rows.keys.row(place)))}" for place in places]
             yield Part(names, rows.take(np.array(places)), all_tokens)
 
@@ -173,7 +191,9 @@ def rows_of_largest_source(sums: Sums) -> Part:
     table = sums.tables["by_source"]
     sources = table.keys.with_columns(tokens=table["tokens"].total).with_row_index()
     largest = sources.filter(pl.col("source") != "ALL", slice="all").sort("tokens")["source"][-1]
-    places = sources.filter(pl.col("slice").is_in(["all", "ar_hit"]), source=largest)["index"].to_numpy()
+    places = sources.filter(pl.col("slice").is_in(["all", "ar_hit"]), source=largest)[
+        "index"
+    ].to_numpy()
     return Part(
         ["largest source: all tokens", "largest source: AR hits"],
         table.take(places),
@@ -226,7 +246,10 @@ def measure_retained(hits: TableSums, documents: np.ndarray) -> Figures:
 
 def ends_of(figure: Ratio, place: int) -> tuple[float | None, float | None, float | None]:
     """A figure of a row and the ends of its interval."""
-    value, low, high = (None if np.isnan(values[place]) else float(values[place]) for values in (figure.value, figure.low, figure.high))
+    value, low, high = (
+        None if np.isnan(values[place]) else float(values[place])
+        for values in (figure.value, figure.low, figure.high)
+    )
     return value, low, high
 
 
@@ -252,7 +275,11 @@ def populations_of_intervene(data: Path, folder: Path, limit: int | None) -> Ite
     documents = open_corpus([str(data / "corpus" / "valid.jsonl.zst")]).documents()
     texts = list(itertools.islice(documents, min(limit or INTERVENED, INTERVENED)))
     slices, file = folder / "intervened", folder / "intervened.jsonl"
-    file.write_text("".join(json.dumps({"text": text.text[:SHORT], "source": text.source}) + "\n" for text in texts))
+    file.write_text(
+        "".join(
+            json.dumps({"text": text.text[:SHORT], "source": text.source}) + "\n" for text in texts
+        )
+    )
     with contextlib.redirect_stdout(io.StringIO()):
         recallkit.slice(file, out=slices, seq_len=256, max_count=MAX_COUNT, counts=builtin.counts())
         intervene(models, slices, options=InterventionOptions(samples=10**7, slice=slice_names))
@@ -308,7 +335,11 @@ def measure_intervention(
     owner = np.repeat(np.arange(len(documents)), [len(of_document[number]) for number in documents])
     census = len(np.unique(documents)) == len(of_document)
     size, rng = (len(places) if census else SAMPLES), np.random.default_rng(next(seeds))
-    drawn = known.select("slice", *COLUMNS)[places].with_row_index("row").with_columns(key=rng.random(len(places)))
+    drawn = (
+        known.select("slice", *COLUMNS)[places]
+        .with_row_index("row")
+        .with_columns(key=rng.random(len(places)))
+    )
     samples = []
     for slice_ in ("ar_hit", "repeated_frequent"):
         pool = Pool(size)
@@ -321,7 +352,9 @@ def measure_intervention(
     by_group = {name: sums[documents] for name, sums in slices.by_group.items()}
     table = TableSums(slices.keys, Spread.of_sizes(by_group["tokens"]), by_group)
     sums = Sums({"slices": table}, DrawnClusters(len(documents)), pl.DataFrame())  # type: ignore[arg-type]
-    tables = make_tables(models, sample, {name: values[places[rows]] for name, values in measures.items()}, sums)
+    tables = make_tables(
+        models, sample, {name: values[places[rows]] for name, values in measures.items()}, sums
+    )
     figures = {}
     for frame, names in (
         (tables.intervene, ("recall", "points")),
@@ -349,7 +382,9 @@ def populations_of_profile(data: Path, folder: Path, limit: int | None) -> Itera
     from recallkit.profiling.tables import make_tables
     from recallkit.text.tokenizers import load_tokenizer
 
-    text = TextOptions([str(data / "corpus" / "valid.jsonl.zst")], "validation", boundary="document")
+    text = TextOptions(
+        [str(data / "corpus" / "valid.jsonl.zst")], "validation", boundary="document"
+    )
     is_content = profiling.token_mask(load_tokenizer(None), profiling.stop_words("ours"))
     x_min = 32  # one beginning of all tails: the intervals are for a given one
     columns = [
@@ -374,20 +409,28 @@ def populations_of_profile(data: Path, folder: Path, limit: int | None) -> Itera
                 rare=slicing.RareCount(MAX_COUNT),
                 seq_len=seq_len,
             )
-        rows = pl.read_parquet(slices / "tokens.parquet", columns=columns).with_columns(source=pl.lit("text"))
+        rows = pl.read_parquet(slices / "tokens.parquet", columns=columns).with_columns(
+            source=pl.lit("text")
+        )
         starts = np.flatnonzero(np.diff(rows["document"].to_numpy(), prepend=-1))
         ends = np.append(starts[1:], len(rows))
         ends = ends if most is None else np.minimum(ends, starts + most)
 
         def measure(documents: np.ndarray) -> Figures:
             chosen = rows[np.concatenate([np.arange(starts[d], ends[d]) for d in documents])]
-            numbers = np.repeat(np.arange(len(documents), dtype=np.int32), (ends - starts)[documents])
+            numbers = np.repeat(
+                np.arange(len(documents), dtype=np.int32), (ends - starts)[documents]
+            )
             drawn: pa.Table = chosen.with_columns(document=pl.Series(numbers)).to_arrow()
             tables = make_tables(drawn, is_content, seq_len, knows_hits=True, x_min=x_min)
             row = tables.profile.row(0, named=True)
             shown = ("repeated_bigrams", "distinct_bigrams", "repeated_share", "ar_hit_share")
-            figures: dict[str, Any] = {"effective documents": (row["effective_documents"], None, None)}
-            figures |= {name: (row[name], row[f"{name}_ci_low"], row[f"{name}_ci_high"]) for name in shown}
+            figures: dict[str, Any] = {
+                "effective documents": (row["effective_documents"], None, None)
+            }
+            figures |= {
+                name: (row[name], row[f"{name}_ci_low"], row[f"{name}_ci_high"]) for name in shown
+            }
             for row in tables.fits.filter(source="ALL").iter_rows(named=True):
                 figures[f"alpha of {row['kind']}"] = (
                     row["alpha"],
@@ -433,7 +476,9 @@ def populations_of_accuracy(data: Path, folder: Path, limit: int | None) -> Iter
 
         def measure(documents: np.ndarray, rows=rows, reference=reference, other=other) -> Figures:
             taken = np.concatenate([rows[number] for number in documents])
-            of_document = np.repeat(np.arange(len(documents)), [len(rows[number]) for number in documents]).astype(str)
+            of_document = np.repeat(
+                np.arange(len(documents)), [len(rows[number]) for number in documents]
+            ).astype(str)
             figures = {}
             for share in SHARES:
                 limits = (
@@ -441,7 +486,12 @@ def populations_of_accuracy(data: Path, folder: Path, limit: int | None) -> Iter
                     np.quantile(other, share),
                     np.quantile(reference, share),
                 )
-                right = np.column_stack([nlls[taken] <= most for nlls, most in zip((reference, other, other), limits, strict=True)])
+                right = np.column_stack(
+                    [
+                        nlls[taken] <= most
+                        for nlls, most in zip((reference, other, other), limits, strict=True)
+                    ]
+                )
                 intervals, means = (
                     compare_shares(*by_document(right, of_document)),
                     right.mean(axis=0),
@@ -481,16 +531,26 @@ def populations_of_mqar(_: Path, folder: Path, limit: int | None) -> Iterator[Po
         with db.connect(threads=1) as connection:
             for name, paths in read.items():
                 frames = [schemas.read_frame(path) for path in paths]
-                labelled = [frame.with_columns(model=pl.lit(model)) for frame, model in zip(frames, models, strict=True)]
+                labelled = [
+                    frame.with_columns(model=pl.lit(model))
+                    for frame, model in zip(frames, models, strict=True)
+                ]
                 connection.register(name, pl.concat(labelled).to_arrow())
-            of_models = [db.frame(connection, "mqar/sum_samples").filter(model=model).sort("sample") for model in models]
+            of_models = [
+                db.frame(connection, "mqar/sum_samples").filter(model=model).sort("sample")
+                for model in models
+            ]
 
         def measure(sequences: np.ndarray, of_models=of_models, number=number) -> Figures:
             renumbered = pl.Series("sample", np.arange(len(sequences)))
             drawn = pl.concat([frame[sequences].with_columns(renumbered) for frame in of_models])
             figures = {}
             for place, row in enumerate(sample_intervals(drawn, models, number)):
-                sums = drawn.filter(model=models[place]).select(pl.exclude("model", "pairs", "sample").sum()).row(0, named=True)
+                sums = (
+                    drawn.filter(model=models[place])
+                    .select(pl.exclude("model", "pairs", "sample").sum())
+                    .row(0, named=True)
+                )
                 for name, above, below in NLLS_AND_ACCURACIES:
                     outcomes = sums[above] / sums[below]
                     figures[f"{name}, {models[place]}"] = (
@@ -541,7 +601,9 @@ class Coverage:
     widths: list[float] = field(default_factory=list)
     figures: list[float] = field(default_factory=list)
 
-    def add(self, truth: float, figure: float | None, low: float | None, high: float | None) -> None:
+    def add(
+        self, truth: float, figure: float | None, low: float | None, high: float | None
+    ) -> None:
         self.draws += 1
         self.figures += [] if figure is None else [figure]
         if low is None or high is None or np.isnan(low) or np.isnan(high):
@@ -556,10 +618,14 @@ class Coverage:
         return self.covered / (self.draws - self.missing) if self.widths else np.nan
 
 
-def simulate(population: Population, numbers: list[int], draws: int, seed: int = 0) -> dict[str, tuple[float, dict[int, Coverage]]]:
+def simulate(
+    population: Population, numbers: list[int], draws: int, seed: int = 0
+) -> dict[str, tuple[float, dict[int, Coverage]]]:
     """Each figure of a population: its truth, and its coverage by the number of documents that were drawn."""
     figures = population.measure(np.arange(population.size))
-    truth = {name: float(outcomes) for name, (outcomes, _, _) in figures.items() if outcomes is not None}
+    truth = {
+        name: float(outcomes) for name, (outcomes, _, _) in figures.items() if outcomes is not None
+    }
     coverage: dict[str, dict[int, Coverage]] = {name: defaultdict(Coverage) for name in truth}
     for number in numbers:
         rng = np.random.default_rng([seed, number])
@@ -571,11 +637,15 @@ def simulate(population: Population, numbers: list[int], draws: int, seed: int =
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kinds", nargs="*", help=f"of {', '.join(KINDS)}; all, if none is named")
     parser.add_argument("--draws", type=int, default=300)
     parser.add_argument("--documents", type=int, nargs="+", default=[20, 50, 200])
-    parser.add_argument("--limit", type=int, help="documents (rows, sequences) of a population, the first ones")
+    parser.add_argument(
+        "--limit", type=int, help="documents (rows, sequences) of a population, the first ones"
+    )
     args = parser.parse_args()
     if unknown := {*args.kinds} - {*KINDS}:
         parser.error(f"no such kinds: {', '.join(unknown)}")
@@ -586,11 +656,15 @@ def main() -> None:
                 begun = time.perf_counter()
                 outcomes = simulate(population, args.documents, args.draws)
                 seconds = time.perf_counter() - begun
-                print(f"\n{population.name}: {population.size:,} documents, {args.draws:,} draws, {seconds:.0f} s\n")
+                print(
+                    f"\n{population.name}: {population.size:,} documents, {args.draws:,} draws, {seconds:.0f} s\n"
+                )
                 print("\n".join(table_of(outcomes, args.documents)), flush=True)
 
 
-def table_of(outcomes: Mapping[str, tuple[float, Mapping[int, Coverage]]], numbers: list[int]) -> Iterator[str]:
+def table_of(
+    outcomes: Mapping[str, tuple[float, Mapping[int, Coverage]]], numbers: list[int]
+) -> Iterator[str]:
     """A Markdown table, a row per figure."""
     yield f"| figure | truth | {' | '.join(f'{number} documents' for number in numbers)} |"
     yield "| --- | ---: |" + " ---: |" * len(numbers)

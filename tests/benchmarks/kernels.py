@@ -121,14 +121,21 @@ def token_nll(setting: Setting, n: int, d: int, vocab: int) -> Case:
         return hidden, weight / d**0.5, torch.randint(vocab, (n,), device=setting.device)
 
     peers = {"eager PyTorch": eager, **setting.on_gpu_only(liger=liger, cut_cross_entropy=cut)}
-    return Case(make, {**setting.ours(token_nlls.token_nll), **peers}, n * d + vocab * d, 2.0 * n * d * vocab)
+    return Case(
+        make,
+        {**setting.ours(token_nlls.token_nll), **peers},
+        n * d + vocab * d,
+        2.0 * n * d * vocab,
+    )
 
 
 def taylor_features(x: Tensor) -> Tensor:
     """[1, x / f^(1/4), x x^T / sqrt(2 f)]: all 1 + f + f^2 features, as listed in papers."""
     f = x.shape[-1]
     products = (x[..., :, None] * x[..., None, :]).flatten(-2)
-    return torch.cat([torch.ones_like(x[..., :1]), x / f**0.25, products / math.sqrt(2 * f)], dim=-1)
+    return torch.cat(
+        [torch.ones_like(x[..., :1]), x / f**0.25, products / math.sqrt(2 * f)], dim=-1
+    )
 
 
 def taylor_attention(setting: Setting, b: int, n: int) -> Case:
@@ -150,7 +157,11 @@ def taylor_attention(setting: Setting, b: int, n: int) -> Case:
 
         return parallel_based(*(x.transpose(1, 2) for x in (q, k, v)))  # (b, t, h, k)
 
-    runs = {**setting.ours(ours), "SDPA": wide, **setting.on_gpu_only(fla_parallel_based=parallel_based)}
+    runs = {
+        **setting.ours(ours),
+        "SDPA": wide,
+        **setting.on_gpu_only(fla_parallel_based=parallel_based),
+    }
     if b * h * n <= 1 << 14:  # the listing takes O(t f^2 v) of memory
         runs["cumulative sums, as listed"] = listed
     make = partial(setting.normal, *((b, h, n, f),) * 2, *((b, h, n, v),) * 3)
@@ -160,10 +171,14 @@ def taylor_attention(setting: Setting, b: int, n: int) -> Case:
 def taylor_attention_step(setting: Setting, b: int) -> Case:
     h, f, v = 16, 16, 64
 
-    def ours(q: Tensor, k: Tensor, v: Tensor, kv: Tensor, sums: Tensor, *_: Tensor, impl: Any) -> Any:
+    def ours(
+        q: Tensor, k: Tensor, v: Tensor, kv: Tensor, sums: Tensor, *_: Tensor, impl: Any
+    ) -> Any:
         return taylor.taylor_attention_step(q, k, v, TaylorState(kv, sums), impl=impl)
 
-    def listed(q: Tensor, k: Tensor, v: Tensor, _kv: Tensor, _sums: Tensor, kv: Tensor, sums: Tensor) -> tuple[Tensor, ...]:
+    def listed(
+        q: Tensor, k: Tensor, v: Tensor, _kv: Tensor, _sums: Tensor, kv: Tensor, sums: Tensor
+    ) -> tuple[Tensor, ...]:
         q, k = taylor_features(q), taylor_features(k)
         kv, sums = kv + k[..., None, :] * v[..., None], sums + k
         return (q[..., None, :] * kv).sum(-1) / ((q * sums).sum(-1, keepdim=True) + 1e-12), kv, sums
@@ -195,7 +210,16 @@ def _window(window: int, q: Tensor, k: Tensor, v: Tensor, *, impl: Any) -> Any:
 def window_attention_step(setting: Setting, b: int, window: int) -> Case:
     h, k, position = 16, 64, 1000
 
-    def ours(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, positions: Tensor, *_: Tensor, impl: Any) -> Any:
+    def ours(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        positions: Tensor,
+        *_: Tensor,
+        impl: Any,
+    ) -> Any:
         state = WindowState(keys, values, positions)
         return windows.window_attention_step(q, k, v, state, rope_width=64, inplace=True, impl=impl)
 
@@ -203,7 +227,16 @@ def window_attention_step(setting: Setting, b: int, window: int) -> Case:
         x, y = x.chunk(2, dim=-1)
         return torch.cat([x * cos - y * sin, y * cos + x * sin], dim=-1)
 
-    def ring(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, _: Tensor, slot: Tensor, *turn: Tensor) -> Tensor:
+    def ring(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        _: Tensor,
+        slot: Tensor,
+        *turn: Tensor,
+    ) -> Tensor:
         """Rotation, index_copy into the rings (b, h, w, k), attention."""
         keys.index_copy_(2, slot, rotated(k, *turn)[:, :, None])
         values.index_copy_(2, slot, v[:, :, None])
@@ -225,7 +258,9 @@ def masked_attention(setting: Setting, b: int, n: int) -> Case:
 
     def sees(queries: Tensor, keys: Tensor) -> Tensor:
         """Sparse Transformers' fixed pattern: the query's own block, and the last token of every block."""
-        return ((queries // stride == keys // stride) | ((keys + 1) % stride == 0)) & (keys <= queries)
+        return ((queries // stride == keys // stride) | ((keys + 1) % stride == 0)) & (
+            keys <= queries
+        )
 
     def ours(q: Tensor, k: Tensor, v: Tensor, _: Tensor, *, impl: Any) -> Any:
         return masks.masked_attention(q, k, v, sees, key=("benchmark", stride), impl=impl)
@@ -244,7 +279,9 @@ def lookup_attention(setting: Setting, b: int, n: int, most: int) -> Case:
     def ours(*inputs: Tensor, impl: Any) -> Any:
         return lookups.lookup_attention(*inputs[:5], impl=impl)
 
-    def masked(q: Tensor, k: Tensor, v: Tensor, _offsets: Tensor, _keys: Tensor, mask: Tensor) -> Tensor:
+    def masked(
+        q: Tensor, k: Tensor, v: Tensor, _offsets: Tensor, _keys: Tensor, mask: Tensor
+    ) -> Tensor:
         return sdpa(q, k, v, mask)
 
     def flex(q: Tensor, k: Tensor, v: Tensor, _offsets: Tensor, keys: Tensor, mask: Tensor) -> Any:
@@ -255,7 +292,9 @@ def lookup_attention(setting: Setting, b: int, n: int, most: int) -> Case:
         """Each query sees `most` keys spread evenly up to it, or as many as there are."""
         counts = torch.arange(1, n + 1).clamp(max=most)
         queries = torch.repeat_interleave(torch.arange(n), counts)
-        places = torch.arange(len(queries)) - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
+        places = torch.arange(len(queries)) - torch.repeat_interleave(
+            counts.cumsum(0) - counts, counts
+        )
         keys = (places * (queries + 1)).div(counts[queries], rounding_mode="floor")
         mask = torch.zeros(n, n, dtype=torch.bool)
         mask[queries, keys] = True
@@ -263,13 +302,19 @@ def lookup_attention(setting: Setting, b: int, n: int, most: int) -> Case:
         lists = (x.to(setting.device) for x in (offsets, keys.repeat(b), mask))
         return *setting.normal(*((b, h, n, k),) * 3), *lists
 
-    runs = {**setting.ours(ours), "SDPA with a mask": masked, **setting.on_gpu_only(FlexAttention=flex)}
+    runs = {
+        **setting.ours(ours),
+        "SDPA with a mask": masked,
+        **setting.on_gpu_only(FlexAttention=flex),
+    }
     return Case(make, runs, 2.0 * b * h * n * k * (1 + most))
 
 
 def long_conv(setting: Setting, b: int, n: int, c: int) -> Case:
     def fft(u: Tensor, filters: Tensor) -> Tensor:
-        spectrum = torch.fft.rfft(u.float(), n=2 * n, dim=1) * torch.fft.rfft(filters.float(), n=2 * n).T
+        spectrum = (
+            torch.fft.rfft(u.float(), n=2 * n, dim=1) * torch.fft.rfft(filters.float(), n=2 * n).T
+        )
         return torch.fft.irfft(spectrum, n=2 * n, dim=1)[:, :n].to(u.dtype)
 
     def make() -> Sequence[Tensor]:
@@ -285,13 +330,26 @@ def selective_scan(setting: Setting, b: int, n: int, d: int) -> Case:
 
     def ours(*inputs: Tensor, impl: Any) -> Tensor:
         *scanned, gate, bias = inputs
-        return selective_scans.selective_scan(*scanned, gate=gate, dt_bias=bias, dt_softplus=True, impl=impl)[0]
+        return selective_scans.selective_scan(
+            *scanned, gate=gate, dt_bias=bias, dt_softplus=True, impl=impl
+        )[0]
 
-    def by_steps(x: Tensor, dt: Tensor, rates: Tensor, write: Tensor, read: Tensor, gate: Tensor, bias: Tensor) -> Tensor:
+    def by_steps(
+        x: Tensor,
+        dt: Tensor,
+        rates: Tensor,
+        write: Tensor,
+        read: Tensor,
+        gate: Tensor,
+        bias: Tensor,
+    ) -> Tensor:
         dt = F.softplus(dt.float() + bias)
         h, outputs = x.new_zeros(*x.shape[1:], state, dtype=torch.float32), []
         for i in range(len(x)):
-            h = torch.exp(dt[i, :, :, None] * rates) * h + (dt[i] * x[i])[:, :, None] * write[i, :, None, :]
+            h = (
+                torch.exp(dt[i, :, :, None] * rates) * h
+                + (dt[i] * x[i])[:, :, None] * write[i, :, None, :]
+            )
             outputs.append((h * read[i, :, None, :]).sum(-1))
         return torch.stack(outputs) * F.silu(gate)
 
@@ -309,7 +367,9 @@ def short_conv(setting: Setting, b: int, n: int, c: int) -> Case:
         return short_convs.short_conv(u, taps, gate=gate, activation="silu", impl=impl)[0]
 
     def conv1d(u: Tensor, taps: Tensor, gate: Tensor) -> Tensor:
-        mixed = F.conv1d(u.transpose(1, 2), taps[:, None], padding=taps.shape[1] - 1, groups=len(taps))
+        mixed = F.conv1d(
+            u.transpose(1, 2), taps[:, None], padding=taps.shape[1] - 1, groups=len(taps)
+        )
         return F.silu(mixed[..., :n].transpose(1, 2)) * gate
 
     make = partial(setting.normal, (b, n, c), (c, 3), (b, n, c))
@@ -317,7 +377,9 @@ def short_conv(setting: Setting, b: int, n: int, c: int) -> Case:
 
 
 def rwkv4_attention(setting: Setting, b: int, n: int, d: int) -> Case:
-    def run(k: Tensor, v: Tensor, gate: Tensor, decay: Tensor, bonus: Tensor, *, impl: Any) -> Tensor:
+    def run(
+        k: Tensor, v: Tensor, gate: Tensor, decay: Tensor, bonus: Tensor, *, impl: Any
+    ) -> Tensor:
         return rwkv4.rwkv4_attention(k, v, decay, bonus, gate=gate, impl=impl)[0]
 
     def make() -> Sequence[Tensor]:
@@ -357,7 +419,11 @@ def delta(setting: Setting, rows: int, n: int, k: int) -> Sequence[Tensor]:
 
 
 def rwkv5(setting: Setting, rows: int, n: int, k: int) -> Sequence[Tensor]:
-    return *setting.normal(*((1, rows, n, k),) * 3), setting.decays(rows, k), *setting.normal((rows, k))
+    return (
+        *setting.normal(*((1, rows, n, k),) * 3),
+        setting.decays(rows, k),
+        *setting.normal((rows, k)),
+    )
 
 
 def rwkv7(setting: Setting, rows: int, n: int, k: int) -> Sequence[Tensor]:
@@ -393,7 +459,10 @@ def recurrence(name: str, setting: Setting, b: int, n: int) -> Case:
 
 Size = tuple[int, ...]
 # Based's Figure 5: 512 to 32,768 tokens of 4 rows, 2 to 256 rows of 1,024 tokens.
-_FIGURE_5: list[Size] = [*((4, 1 << k) for k in range(9, 16)), *((b, 1024) for b in (2, 8, 16, 32, 128, 256))]
+_FIGURE_5: list[Size] = [
+    *((4, 1 << k) for k in range(9, 16)),
+    *((b, 1024) for b in (2, 8, 16, 32, 128, 256)),
+]
 # Its Figure 7 has 8 to 256 rows, and the median of four positions, at all of which the window is full.
 _FIGURE_7: list[Size] = [(16, 64), (1, 64), *((b, 64) for b in (8, 64, 128, 256)), (16, 128)]
 _WIDE: list[Size] = [(b, 2048, 2048) for b in (8, 1, 4, 32)]
@@ -405,11 +474,31 @@ OPERATIONS: dict[str, tuple[Callable[..., Case], str, list[Size], list[Size]]] =
         [(16384, 1024, 50257), (16384, 2048, 50257), (512, 1024, 50257)],
         [(512, 256, 4096), (512, 576, 49152)],
     ),
-    "taylor_attention": (taylor_attention, "b n", [(16, 32768), *_FIGURE_5], [(1, 256), (1, 1024), (1, 4096)]),
+    "taylor_attention": (
+        taylor_attention,
+        "b n",
+        [(16, 32768), *_FIGURE_5],
+        [(1, 256), (1, 1024), (1, 4096)],
+    ),
     # Based's Figure 6 has 16 to 256.
-    "taylor_attention_step": (taylor_attention_step, "b", [(b,) for b in (64, 1, 16, 32, 128, 256)], [(8,), (1,), (32,)]),
-    "window_attention": (window_attention, "b n", [(4, 4096), (4, 1024), (4, 16384)], [(1, 256), (1, 1024), (1, 4096)]),
-    "window_attention_step": (window_attention_step, "b window", _FIGURE_7, [(8, 64), (1, 64), (32, 64)]),
+    "taylor_attention_step": (
+        taylor_attention_step,
+        "b",
+        [(b,) for b in (64, 1, 16, 32, 128, 256)],
+        [(8,), (1,), (32,)],
+    ),
+    "window_attention": (
+        window_attention,
+        "b n",
+        [(4, 4096), (4, 1024), (4, 16384)],
+        [(1, 256), (1, 1024), (1, 4096)],
+    ),
+    "window_attention_step": (
+        window_attention_step,
+        "b window",
+        _FIGURE_7,
+        [(8, 64), (1, 64), (32, 64)],
+    ),
     "masked_attention": (masked_attention, "b n", [(4, 4096), (4, 8192)], [(1, 512)]),
     "lookup_attention": (
         lookup_attention,
@@ -423,11 +512,33 @@ OPERATIONS: dict[str, tuple[Callable[..., Case], str, list[Size], list[Size]]] =
         [*((8, n, 1024) for n in (2048, 1024, 4096, 8192)), (1, 2048, 1024), (4, 2048, 1024)],
         [(1, 512, 128), (1, 2048, 128)],
     ),
-    "selective_scan": (selective_scan, "b n d", [*_WIDE, (8, 512, 2048)], [(1, 128, 384), (4, 512, 384), (1, 2048, 1536)]),
-    "short_conv": (short_conv, "b n c", [(16, 2048, 2048), (16, 8192, 2048), *_WIDE[:3]], [(4, 256, 384), (4, 2048, 384)]),
-    "rwkv4_attention": (rwkv4_attention, "b n d", [*_WIDE, (8, 512, 2048)], [(1, 128, 384), (4, 512, 384)]),
-    "linear_scan": (linear_scan, "b n d", [(8, 2048, 2560), (1, 2048, 2560), (32, 2048, 2560)], [(1, 128, 384), (4, 512, 384)]),
-    **dict.fromkeys(RECURRENCES, (recurrence, "b n", [(8, 4096), (8, 1024), (8, 16384)], [(1, 256), (1, 1024)])),
+    "selective_scan": (
+        selective_scan,
+        "b n d",
+        [*_WIDE, (8, 512, 2048)],
+        [(1, 128, 384), (4, 512, 384), (1, 2048, 1536)],
+    ),
+    "short_conv": (
+        short_conv,
+        "b n c",
+        [(16, 2048, 2048), (16, 8192, 2048), *_WIDE[:3]],
+        [(4, 256, 384), (4, 2048, 384)],
+    ),
+    "rwkv4_attention": (
+        rwkv4_attention,
+        "b n d",
+        [*_WIDE, (8, 512, 2048)],
+        [(1, 128, 384), (4, 512, 384)],
+    ),
+    "linear_scan": (
+        linear_scan,
+        "b n d",
+        [(8, 2048, 2560), (1, 2048, 2560), (32, 2048, 2560)],
+        [(1, 128, 384), (4, 512, 384)],
+    ),
+    **dict.fromkeys(
+        RECURRENCES, (recurrence, "b n", [(8, 4096), (8, 1024), (8, 16384)], [(1, 256), (1, 1024)])
+    ),
 }
 """Name -> a function of the setting and a size, the size's names, sizes on a GPU and on CPU, smallest first on CPU."""
 
@@ -444,13 +555,19 @@ def cases(name: str, setting: Setting) -> Iterator[tuple[dict[str, int], Case]]:
 # ------------------------------------------------------------------------------------------------------------- measuring
 
 
-def time_in_turn(calls: dict[str, Callable[[int], Any]], device: torch.device, repeats: int) -> dict[str, Timing]:
+def time_in_turn(
+    calls: dict[str, Callable[[int], Any]], device: torch.device, repeats: int
+) -> dict[str, Timing]:
     """The time of each call by name, of samples in turn, so that other load on the machine affects all of them."""
-    samples = harness.in_turn(calls, repeats, lambda name: harness.time_call(calls[name], device, repeats=1))
+    samples = harness.in_turn(
+        calls, repeats, lambda name: harness.time_call(calls[name], device, repeats=1)
+    )
     timings = {}
     for name, rows in samples.items():
         problem = next((sample.problem for sample in rows if sample.problem), None)
-        timings[name] = Timing(problem=problem) if problem else Timing(tuple(sample.median for sample in rows))
+        timings[name] = (
+            Timing(problem=problem) if problem else Timing(tuple(sample.median for sample in rows))
+        )
     return timings
 
 
@@ -462,13 +579,18 @@ def ceilings(setting: Setting) -> dict[str, float]:
     left, right = setting.normal((side, side), (side, side))
     calls = {"copy": lambda _: target.copy_(source), "matrix": lambda _: left @ right}
     times = time_in_turn(calls, setting.device, repeats=5)
-    return {"B/s": 2 * source.nbytes / times["copy"].median, "FLOP/s": 2 * side**3 / times["matrix"].median}
+    return {
+        "B/s": 2 * source.nbytes / times["copy"].median,
+        "FLOP/s": 2 * side**3 / times["matrix"].median,
+    }
 
 
 def copies_of(case: Case, setting: Setting) -> list[Sequence[Tensor]]:
     """Inputs that together exceed a GPU's second-level cache three times."""
     first = case.make()
-    cache = 3 * torch.cuda.get_device_properties(setting.device).L2_cache_size if setting.on_gpu else 0
+    cache = (
+        3 * torch.cuda.get_device_properties(setting.device).L2_cache_size if setting.on_gpu else 0
+    )
     number = min(MOST_COPIES, 1 + cache // max(1, sum(x.nbytes for x in first)))
     return [first, *(case.make() for _ in range(number - 1))]
 
@@ -478,13 +600,19 @@ def measure(case: Case, setting: Setting, repeats: int) -> dict[str, Timing]:
     replays = REPLAYS if case.is_step and setting.on_gpu else 1
     try:
         copies = copies_of(case, setting)
-    except (MemoryError, RuntimeError) as error:  # inputs that do not fit must not lose what was measured
+    except (
+        MemoryError,
+        RuntimeError,
+    ) as error:  # inputs that do not fit must not lose what was measured
         return dict.fromkeys(case.runs, Timing(problem=harness.problem_of(error)))
     prepare = graphed if replays > 1 else partial(partial, call)
     with torch.inference_mode():
         calls = {name: prepare(run, copies) for name, run in case.runs.items()}
         timings = time_in_turn(calls, setting.device, repeats)
-    return {name: Timing(tuple(x / replays for x in timing.samples), timing.problem) for name, timing in timings.items()}
+    return {
+        name: Timing(tuple(x / replays for x in timing.samples), timing.problem)
+        for name, timing in timings.items()
+    }
 
 
 def call(run: Callable[..., Any], copies: list[Sequence[Tensor]], i: int) -> Any:
@@ -510,38 +638,65 @@ def graphed(run: Callable[..., Any], copies: list[Sequence[Tensor]]) -> Callable
 
 def rounded(number: float, unit: str) -> str:
     """6.2e10, "FLOP/s" -> 62 GFLOP/s; 0.000123, "s" -> 123 us."""
-    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m"), (1e-6, "u")):
+    for size, prefix in (
+        (1e12, "T"),
+        (1e9, "G"),
+        (1e6, "M"),
+        (1e3, "k"),
+        (1, ""),
+        (1e-3, "m"),
+        (1e-6, "u"),
+    ):
         if number >= size:
             return f"{number / size:.3g} {prefix}{unit}"
     return f"{number:.3g} {unit}"
 
 
-def print_rows(name: str, case: Case, timings: dict[str, Timing], setting: Setting, highest: dict[str, float]) -> None:
+def print_rows(
+    name: str, case: Case, timings: dict[str, Timing], setting: Setting, highest: dict[str, float]
+) -> None:
     """Time, rate, its share of the copy rate or the matrix rate, and the time relative to ours, the first."""
     work = {"B/s": case.elements * setting.dtype.itemsize, "FLOP/s": case.flops}
     unit = max(work, key=lambda unit: work[unit] / highest[unit])
     ours = next(iter(timings.values())).median
     for who, timing in timings.items():
         rate = work[unit] / timing.median
-        figures = [rounded(timing.median, "s"), rounded(rate, unit), f"{100 * rate / highest[unit]:.0f} %", f"{timing.median / ours:.2f}"]
+        figures = [
+            rounded(timing.median, "s"),
+            rounded(rate, unit),
+            f"{100 * rate / highest[unit]:.0f} %",
+            f"{timing.median / ours:.2f}",
+        ]
         cells = [timing.problem, "", "", ""] if timing.problem else figures
         print(harness.markdown([name, who, *cells]), flush=True)
 
 
 def main() -> None:
     on_gpu = torch.cuda.is_available()
-    options = {"operations": [], "--device": "cuda" if on_gpu else "cpu", "--dtype": "", "--repeats": 5, "--quick": False}
+    options = {
+        "operations": [],
+        "--device": "cuda" if on_gpu else "cpu",
+        "--dtype": "",
+        "--repeats": 5,
+        "--quick": False,
+    }
     args = harness.parse(__doc__, options, operations=OPERATIONS)
     device = torch.device(args.device)
     dtype = getattr(torch, args.dtype or ("bfloat16" if device.type == "cuda" else "float32"))
     setting = Setting(device, dtype)
     highest = ceilings(setting)
     print(json.dumps({**harness.describe_machine(device, dtype), **highest}))
-    print(harness.markdown(["operation", "implementation", "time", "rate", "share", "x ours"], is_header=True))
+    print(
+        harness.markdown(
+            ["operation", "implementation", "time", "rate", "share", "x ours"], is_header=True
+        )
+    )
     for name in args.operations or OPERATIONS:
         for size, case in cases(name, setting):
             shown = " ".join(f"{letter}={value:,}" for letter, value in size.items())
-            print_rows(f"{name} {shown}", case, measure(case, setting, args.repeats), setting, highest)
+            print_rows(
+                f"{name} {shown}", case, measure(case, setting, args.repeats), setting, highest
+            )
             if args.quick:
                 break
 

@@ -47,7 +47,12 @@ _SCAN = {"mamba_d_state": 16, "mamba_dt_rank": 16, "mamba_d_conv": 4}
 _HEAD_SCAN = {"mamba_n_heads": 8, "mamba_d_head": 64, "mamba_d_state": 64, "mamba_chunk_size": 256}
 _HEAD_DIMS = {"linear_key_head_dim": 64, "linear_value_head_dim": 64}
 _DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, **_HEAD_DIMS}
-_MAMBA = {"hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, "state_size": 16, "time_step_rank": 16}
+_MAMBA = {
+    "hidden_size": WIDTH,
+    "intermediate_size": 2 * WIDTH,
+    "state_size": 16,
+    "time_step_rank": 16,
+}
 _ZAMBA2 = {"mamba_ngroups": 1, "mamba_headdim": 64, "n_mamba_heads": 8, "chunk_size": 256}
 _NEMOTRON = {"mamba_num_heads": 8, "mamba_head_dim": 64, "ssm_state_size": 64, "chunk_size": 256}
 _WIDE = {"hidden_size": 768, "intermediate_size": 1536, "num_hidden_layers": 4, "vocab_size": 50280}
@@ -60,7 +65,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "rwkv": {"hidden_size": WIDTH, "attention_hidden_size": WIDTH, "context_length": 2048},
     "recurrent_gemma": {**_MLP, "lru_width": WIDTH, "head_dim": 64},
     "jamba": {**_MLP, **_SCAN},
-    "zamba": {**_MLP, **_SCAN, "n_mamba_heads": 2, "attention_hidden_size": 2 * WIDTH, "attention_head_dim": 128},
+    "zamba": {
+        **_MLP,
+        **_SCAN,
+        "n_mamba_heads": 2,
+        "attention_hidden_size": 2 * WIDTH,
+        "attention_head_dim": 128,
+    },
     "zamba2": {**_MLP, **_SCAN, **_ZAMBA2, "mamba_d_state": 64, "attention_hidden_size": 2 * WIDTH},
     "bamba": {**_MLP, **_HEAD_SCAN},
     "falcon_h1": {**_MLP, **_HEAD_SCAN, "mamba_d_ssm": 2 * WIDTH},
@@ -76,7 +87,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
 def main() -> None:
     args = harness.parse(
         __doc__,
-        {"families": [], "--repeats": 5, "--length": LENGTH, "--device": "cpu", "--dtype": "float32"},
+        {
+            "families": [],
+            "--repeats": 5,
+            "--length": LENGTH,
+            "--device": "cpu",
+            "--dtype": "float32",
+        },
     )
     torch.set_num_threads(1)
     print(f"{harness.machine(1)}; {ROWS} x {args.length:,} ids, {args.device}, {args.dtype}")
@@ -116,9 +133,19 @@ def small_model(name: str, device: str, dtype: str) -> TransformersModel:
 def native(model: TransformersModel) -> NativeModel:
     """A Mamba of transformers as a model of our own mixers, with the same weights."""
     config = model.model.config
-    options = {"state": config.state_size, "dt_rank": int(config.time_step_rank), "conv_kernel": config.conv_kernel}
+    options = {
+        "state": config.state_size,
+        "dt_rank": int(config.time_step_rank),
+        "conv_kernel": config.conv_kernel,
+    }
     layers = (LayerConfig("mamba", options),) * config.num_hidden_layers
-    architecture = ArchitectureConfig(config.vocab_size, config.hidden_size, layers, mlp="none", norm_eps=config.layer_norm_epsilon)
+    architecture = ArchitectureConfig(
+        config.vocab_size,
+        config.hidden_size,
+        layers,
+        mlp="none",
+        norm_eps=config.layer_norm_epsilon,
+    )
     names = {
         "backbone.embeddings.": "embedding.",
         "backbone.layers.": "blocks.",
@@ -136,9 +163,13 @@ def native(model: TransformersModel) -> NativeModel:
     return NativeModel(ours.to(model.device, model.model.dtype).eval(), "ours", model.device)
 
 
-def scoring(model: Any, ids: np.ndarray, offsets: np.ndarray, own: bool) -> Callable[[], np.ndarray]:
+def scoring(
+    model: Any, ids: np.ndarray, offsets: np.ndarray, own: bool
+) -> Callable[[], np.ndarray]:
     """What scores with our kernels or with those of transformers."""
-    kernels = model._kernels if own and isinstance(model, TransformersModel) else contextlib.nullcontext
+    kernels = (
+        model._kernels if own and isinstance(model, TransformersModel) else contextlib.nullcontext
+    )
 
     def score() -> np.ndarray:
         before = getattr(model, "_kernels", None)

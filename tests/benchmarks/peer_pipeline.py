@@ -45,7 +45,9 @@ def read_records(shards: list[str]) -> Iterator[dict[str, Any]]:
 
     for shard in shards:
         with Path(shard).open("rb") as file:
-            for line in io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file), 1 << 20):
+            for line in io.BufferedReader(
+                zstandard.ZstdDecompressor().stream_reader(file), 1 << 20
+            ):
                 yield orjson.loads(line)
 
 
@@ -58,11 +60,16 @@ def encode(texts: list[str], tokenizer: str) -> tuple[Any, Any]:
     except ImportError:
         import tokenizers
 
-        lists = [item.ids for item in tokenizers.Tokenizer.from_file(tokenizer).encode_batch_fast(texts)]
+        lists = [
+            item.ids for item in tokenizers.Tokenizer.from_file(tokenizer).encode_batch_fast(texts)
+        ]
         ids, offsets = np.concatenate(lists), np.cumsum([0, *map(len, lists)])
     else:
         layout = gigatoken.Tokenizer(tokenizer).encode_batch(texts).layout
-        ids, offsets = np.asarray(layout.content.data), np.asarray(layout.offsets.data).astype(np.int64)
+        ids, offsets = (
+            np.asarray(layout.content.data),
+            np.asarray(layout.offsets.data).astype(np.int64),
+        )
     return np.insert(ids.astype(np.uint16), offsets[1:], 50256), np.diff(offsets) + 1
 
 
@@ -77,7 +84,9 @@ def peer_count(shards: list[str], tokenizer: str, out: str) -> None:
     starts = np.flatnonzero(np.diff(keys, prepend=~keys[:1]))
     counts, keys = np.diff(starts, append=len(keys)), keys[starts]
     with duckdb.connect(out) as connection:
-        connection.register("counted", pa.table({"first": keys >> 16, "second": keys & 0xFFFF, "count": counts}))
+        connection.register(
+            "counted", pa.table({"first": keys >> 16, "second": keys & 0xFFFF, "count": counts})
+        )
         connection.execute("CREATE OR REPLACE TABLE bigrams AS FROM counted")
 
 
@@ -90,10 +99,15 @@ def peer_slice(shards: list[str], tokenizer: str, counts: str, out: str) -> None
     records = list(read_records(shards))
     ids, lengths = encode([record["text"] for record in records], tokenizer)
     documents = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[1:]
-    sources = pl.Series([record.get("meta", {}).get("pile_set_name", "") for record in records], dtype=pl.Categorical)
+    sources = pl.Series(
+        [record.get("meta", {}).get("pile_set_name", "") for record in records],
+        dtype=pl.Categorical,
+    )
     del records
     with duckdb.connect(counts, read_only=True) as connection:
-        counted = connection.sql("SELECT (first << 16 | second)::UINTEGER AS pair, count AS train_count FROM bigrams").pl()
+        counted = connection.sql(
+            "SELECT (first << 16 | second)::UINTEGER AS pair, count AS train_count FROM bigrams"
+        ).pl()
     writer = None
     for first in range(0, len(ids) - 1, BLOCK):
         block, document = ids[first : first + BLOCK + 1], documents[first : first + BLOCK]
@@ -122,9 +136,13 @@ def peer_slice(shards: list[str], tokenizer: str, counts: str, out: str) -> None
             },
         )
         repeated, is_rare = pl.col("occurrences") > 0, pl.col("train_count") <= MAX_COUNT
-        distances = [pl.when(repeated).then(name).alias(name) for name in ("distance", "first_distance")]
+        distances = [
+            pl.when(repeated).then(name).alias(name) for name in ("distance", "first_distance")
+        ]
         frame = frame.join(counted, on="pair", how="left", maintain_order="left").drop("pair")
-        frame = frame.with_columns(*distances, pl.col("train_count").fill_null(0), repeated=repeated)
+        frame = frame.with_columns(
+            *distances, pl.col("train_count").fill_null(0), repeated=repeated
+        )
         table = frame.with_columns(ar_hit=repeated & is_rare).to_arrow()
         writer = writer or pq.ParquetWriter(out, table.schema, compression="zstd")
         writer.write_table(table)
@@ -143,7 +161,10 @@ def usage(command: list[str], output: Path) -> harness.Run:
     if str(output) in command:
         shutil.rmtree(output, ignore_errors=True)
     environment = {**os.environ, "PYTHONPATH": str(harness.ROOT)}
-    with tempfile.TemporaryFile() as printed, subprocess.Popen(command, stdout=printed, stderr=printed, env=environment) as process:
+    with (
+        tempfile.TemporaryFile() as printed,
+        subprocess.Popen(command, stdout=printed, stderr=printed, env=environment) as process,
+    ):
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         printed.seek(0)
@@ -154,11 +175,25 @@ def usage(command: list[str], output: Path) -> harness.Run:
 
 def peer(function: str, *arguments: Any) -> list[str]:
     """A command that runs a function of the peer."""
-    return [sys.executable, "-c", f"from tests.benchmarks.peer_pipeline import {function}\n{function}(*{arguments!r})"]
+    return [
+        sys.executable,
+        "-c",
+        f"from tests.benchmarks.peer_pipeline import {function}\n{function}(*{arguments!r})",
+    ]
 
 
 def recallkit(command: str, shards: list[str], *options: str) -> list[str]:
-    return [sys.executable, "-m", "recallkit", command, *shards, "--tokenizer", harness.tokenizer_file(), "--force", *options]
+    return [
+        sys.executable,
+        "-m",
+        "recallkit",
+        command,
+        *shards,
+        "--tokenizer",
+        harness.tokenizer_file(),
+        "--force",
+        *options,
+    ]
 
 
 OURS, BY_HAND = "recallkit", "by hand"
@@ -166,8 +201,18 @@ OURS, BY_HAND = "recallkit", "by hand"
 
 def commands(folder: Path, counts: list[str], slices: list[str]) -> dict[str, dict[str, list[str]]]:
     """What both sides run of each command; they write to `folder`/ours and `folder`/peer."""
-    tokenizer, tables = harness.tokenizer_file(), [str(folder / side / "counts.duckdb") for side in ("ours", "peer")]
-    labels = ["--counts", tables[0], "--max-count", str(MAX_COUNT), "-o", str(folder / "ours/slices")]
+    tokenizer, tables = (
+        harness.tokenizer_file(),
+        [str(folder / side / "counts.duckdb") for side in ("ours", "peer")],
+    )
+    labels = [
+        "--counts",
+        tables[0],
+        "--max-count",
+        str(MAX_COUNT),
+        "-o",
+        str(folder / "ours/slices"),
+    ]
     return {
         "count": {
             OURS: recallkit("count", counts, "-o", tables[0]),
@@ -175,7 +220,9 @@ def commands(folder: Path, counts: list[str], slices: list[str]) -> dict[str, di
         },
         "slice": {
             OURS: recallkit("slice", slices, *labels),
-            BY_HAND: peer("peer_slice", slices, tokenizer, tables[1], str(folder / "peer/tokens.parquet")),
+            BY_HAND: peer(
+                "peer_slice", slices, tokenizer, tables[1], str(folder / "peer/tokens.parquet")
+            ),
         },
     }
 
@@ -203,7 +250,9 @@ def main() -> None:
     print(harness.machine())
     with harness.scratch() as folder:
         (folder / "peer").mkdir()
-        by_command = commands(folder, counts or harness.shards()[:-1], slices or harness.shards()[-1:])
+        by_command = commands(
+            folder, counts or harness.shards()[:-1], slices or harness.shards()[-1:]
+        )
         output = folder / "ours/slices"
         for sides in by_command.values():  # what is compiled and read first is not measured
             for command in sides.values():

@@ -38,7 +38,9 @@ def ours(path: Path, batch: int, args: argparse.Namespace) -> MakeLM:
     from recallkit.storage.journal import PartsJournal
     from recallkit.storage.timings import Timings
 
-    options = PromptOptions(batch_size=batch, context=args.context, device=args.device, dtype=args.dtype)
+    options = PromptOptions(
+        batch_size=batch, context=args.context, device=args.device, dtype=args.dtype
+    )
     evaluated = EvaluatedModel(str(path), options, builtin.counts)
 
     @contextmanager
@@ -53,7 +55,12 @@ def ours(path: Path, batch: int, args: argparse.Namespace) -> MakeLM:
 def theirs(path: Path, batch: int, args: argparse.Namespace) -> MakeLM:
     from lm_eval.models.huggingface import HFLM
 
-    options = {"device": args.device, "dtype": args.dtype, "batch_size": batch, "max_length": args.context}
+    options = {
+        "device": args.device,
+        "dtype": args.dtype,
+        "batch_size": batch,
+        "max_length": args.context,
+    }
     lm = HFLM(pretrained=str(path), **options)
     return lambda: nullcontext(lm)
 
@@ -81,7 +88,13 @@ def evaluate(make: MakeLM, documents: list[dict[str, Any]]) -> list[str]:
 def main() -> None:
     from recallkit.recall.tasks import load_rows
 
-    options = {"--models": ["llama", "mamba"], "--repeats": 3, "--limit": 16, "--context": 2048, **harness.MODELS}
+    options = {
+        "--models": ["llama", "mamba"],
+        "--repeats": 3,
+        "--limit": 16,
+        "--context": 2048,
+        **harness.MODELS,
+    }
     args = harness.parse(__doc__, options, models=SUBJECTS)
     dtype = begin(args)
     rows = load_rows("metadata", limit=args.limit).rows
@@ -99,7 +112,9 @@ def main() -> None:
                     repeats=args.repeats,
                     work=len(documents),
                     unit="prompts/s",
-                    stage=f"`eval-recall`, a tiny {model}, batch {batch}" if batch == args.batches[-1] else "",
+                    stage=f"`eval-recall`, a tiny {model}, batch {batch}"
+                    if batch == args.batches[-1]
+                    else "",
                     may_differ=True,
                 )
 

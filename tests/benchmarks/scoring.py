@@ -58,11 +58,18 @@ def tiny(model_type: str, **more: Any) -> Subject:
 
 
 def large(model_type: str, **more: Any) -> Subject:
-    return Subject({"model_type": model_type, "tie_word_embeddings": True, **more}, tokens=16384, seq_len=2048)
+    return Subject(
+        {"model_type": model_type, "tie_word_embeddings": True, **more}, tokens=16384, seq_len=2048
+    )
 
 
 _ATTENTION = {"num_attention_heads": 4, "intermediate_size": 1024, "max_position_embeddings": 2048}
-_LLAMA = {"vocab_size": 128256, "num_key_value_heads": 8, "intermediate_size": 8192, "max_position_embeddings": 8192}
+_LLAMA = {
+    "vocab_size": 128256,
+    "num_key_value_heads": 8,
+    "intermediate_size": 8192,
+    "max_position_embeddings": 8192,
+}
 
 SUBJECTS: dict[str, Subject] = {
     "llama": tiny("llama", **_ATTENTION, num_key_value_heads=4),
@@ -70,9 +77,15 @@ SUBJECTS: dict[str, Subject] = {
     "mamba": tiny("mamba", state_size=16),
     "mamba2": tiny("mamba2", state_size=64, num_heads=8, head_dim=64, n_groups=1, chunk_size=128),
     "rwkv": tiny("rwkv", attention_hidden_size=256, context_length=2048),
-    "llama-1b": large("llama", hidden_size=2048, num_hidden_layers=16, num_attention_heads=32, **_LLAMA),
-    "llama-3b": large("llama", hidden_size=3072, num_hidden_layers=28, num_attention_heads=24, **_LLAMA),
-    "mamba-1b": large("mamba", vocab_size=50280, hidden_size=2048, num_hidden_layers=48, state_size=16),
+    "llama-1b": large(
+        "llama", hidden_size=2048, num_hidden_layers=16, num_attention_heads=32, **_LLAMA
+    ),
+    "llama-3b": large(
+        "llama", hidden_size=3072, num_hidden_layers=28, num_attention_heads=24, **_LLAMA
+    ),
+    "mamba-1b": large(
+        "mamba", vocab_size=50280, hidden_size=2048, num_hidden_layers=48, state_size=16
+    ),
 }
 
 
@@ -83,7 +96,9 @@ def write_random_model(subject: Subject, folder: Path, device: str, dtype: torch
 
     torch.manual_seed(0)
     with torch.device(device):
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**subject.config), dtype=dtype)
+        model = AutoModelForCausalLM.from_config(
+            AutoConfig.for_model(**subject.config), dtype=dtype
+        )
     model.save_pretrained(folder)
     return folder
 
@@ -157,7 +172,9 @@ def our_nll(path: Path, args: argparse.Namespace) -> Callable[[list[np.ndarray]]
     from recallkit.models.plan import ModelPlan
     from recallkit.models.spec import ModelSpec
 
-    scorer: Any = load_model(ModelPlan(ModelSpec(str(path)), 1, device=args.device, dtype=args.dtype))
+    scorer: Any = load_model(
+        ModelPlan(ModelSpec(str(path)), 1, device=args.device, dtype=args.dtype)
+    )
 
     def nll(sequences: list[np.ndarray]) -> np.ndarray:
         offsets = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences])])
@@ -179,17 +196,23 @@ def logits_of(model: Any, inputs: torch.Tensor) -> torch.Tensor:
 def naive_nll(model: Any, inputs: torch.Tensor, targets: torch.Tensor) -> np.ndarray:
     """By a log-softmax in float32."""
     logits = logits_of(model, inputs).float()
-    nll: np.ndarray = -logits.log_softmax(dim=-1).gather(2, targets[..., None]).cpu().numpy().ravel()
+    nll: np.ndarray = (
+        -logits.log_softmax(dim=-1).gather(2, targets[..., None]).cpu().numpy().ravel()
+    )
     return nll
 
 
-def rolling(model: Any, tokenizer: Any, texts: list[str], batch: int, seq_len: int) -> Callable[[], np.ndarray]:
+def rolling(
+    model: Any, tokenizer: Any, texts: list[str], batch: int, seq_len: int
+) -> Callable[[], np.ndarray]:
     """lm-eval's rolling log-likelihoods of texts, `batch` windows at a time."""
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
 
     lm = HFLM(model, tokenizer=tokenizer, batch_size=batch, max_length=seq_len, add_bos_token=False)
-    requests = [Instance("loglikelihood_rolling", {}, (text,), number) for number, text in enumerate(texts)]
+    requests = [
+        Instance("loglikelihood_rolling", {}, (text,), number) for number, text in enumerate(texts)
+    ]
     return lambda: np.array(lm.loglikelihood_rolling(requests, disable_tqdm=True))
 
 
@@ -217,7 +240,10 @@ def report(model: str, path: Path, args: argparse.Namespace) -> None:
         repeats=args.repeats,
         unit="tok/s",
     )
-    calls = {"recallkit": partial(freed, nll, list(ids)), "bare forward": partial(freed, logits_of, theirs, inputs)}
+    calls = {
+        "recallkit": partial(freed, nll, list(ids)),
+        "bare forward": partial(freed, logits_of, theirs, inputs),
+    }
     stage = f"score a tiny {model}" if model in ("llama", "mamba") else ""
     compare(title, calls, work=batch * seq_len, stage=stage, targets={"bare forward": 0.97})
     if importlib.util.find_spec("lm_eval") is None:
@@ -232,14 +258,24 @@ def report(model: str, path: Path, args: argparse.Namespace) -> None:
         return np.array([-part.sum(dtype=np.float64) for part in parts])
 
     sizes = sorted({1, batch}, reverse=True)
-    others = {f"lm-eval, batch {size}": rolling(theirs, tokenizer, texts, size, seq_len) for size in sizes}
+    others = {
+        f"lm-eval, batch {size}": rolling(theirs, tokenizer, texts, size, seq_len) for size in sizes
+    }
     assert all(np.abs(score_texts() / other() - 1).max() <= tolerance for other in others.values())
-    calls = {name: partial(freed, call) for name, call in {"recallkit": score_texts, **others}.items()}
+    calls = {
+        name: partial(freed, call) for name, call in {"recallkit": score_texts, **others}.items()
+    }
     compare(f"{title}, as texts", calls, work=int(ends[-1]))
 
 
 def main() -> None:
-    options = {"--models": list(SUBJECTS)[:5], "--repeats": 5, "--tokens": 0, "--seq-len": 0, **harness.MODELS}
+    options = {
+        "--models": list(SUBJECTS)[:5],
+        "--repeats": 5,
+        "--tokens": 0,
+        "--seq-len": 0,
+        **harness.MODELS,
+    }
     args = harness.parse(__doc__, options, models=SUBJECTS)
     dtype = begin(args)
     with harness.scratch() as folder:

@@ -103,7 +103,11 @@ def lookup_ours(ids: np.ndarray, folder: Path) -> Callable[[], Columns]:
     def lookup() -> Columns:
         ends = [*range(GROUP_TOKENS, ids.size - 1, GROUP_TOKENS), ids.size - 1]
         groups = (ids[begin : end + 1] for begin, end in pairwise([0, *ends]))
-        return (np.concatenate([search_counts(keys, counts, group[:-1], group[1:]) for group in groups]),)
+        return (
+            np.concatenate(
+                [search_counts(keys, counts, group[:-1], group[1:]) for group in groups]
+            ),
+        )
 
     return lookup
 
@@ -118,7 +122,9 @@ def lookup_duckdb(ids: np.ndarray, folder: Path) -> Callable[[], Columns]:
     connection.execute("CREATE TABLE bigrams AS FROM counted")
     columns = {"key": keys_of(ids), "row": np.arange(ids.size - 1, dtype=np.uint32)}
     connection.register("queries", pa.table(columns))
-    query = "SELECT row, coalesce(count, 0)::BIGINT AS count FROM queries LEFT JOIN bigrams USING (key)"
+    query = (
+        "SELECT row, coalesce(count, 0)::BIGINT AS count FROM queries LEFT JOIN bigrams USING (key)"
+    )
 
     def lookup() -> Columns:
         table = connection.sql(query).to_arrow_table()
@@ -164,7 +170,9 @@ def measure_on_ids(task: str, method: str, name: str) -> harness.Run:
     prepare = ON_IDS[task][1][method]
     prepare(ids[: ids.size // WARM_UP_SHARE], folder)()
     run, columns = harness.timed(prepare(ids, folder))
-    return run._replace(answers=[digest_arrays(*(np.asarray(column, np.int64) for column in columns))])
+    return run._replace(
+        answers=[digest_arrays(*(np.asarray(column, np.int64) for column in columns))]
+    )
 
 
 def write_inputs(folder: Path, num_tokens: int, table_tokens: int) -> None:
@@ -193,7 +201,10 @@ def shards_of(tokenizer: str) -> list[str]:
 
 def tokenize(tokenizer: str, _: Path) -> harness.Run:
     """The tokeniser alone."""
-    encode, texts = counting.encoder(fast=tokenizer == "gigatoken"), counting.texts_of(shards_of(tokenizer))
+    encode, texts = (
+        counting.encoder(fast=tokenizer == "gigatoken"),
+        counting.texts_of(shards_of(tokenizer)),
+    )
     encode(texts[:100])
     return harness.timed(lambda: encode(texts))[0]
 
@@ -219,7 +230,11 @@ def run_command(command: str, tokenizer: str, folder: Path) -> harness.Run:
     return harness.timed(lambda: run(shards))[0]
 
 
-COMMANDS: dict[str, Any] = {"count": partial(run_command, "count"), "slice": partial(run_command, "slice"), "alone": tokenize}
+COMMANDS: dict[str, Any] = {
+    "count": partial(run_command, "count"),
+    "slice": partial(run_command, "slice"),
+    "alone": tokenize,
+}
 
 
 def measure_command(command: str, tokenizer: str, name: str) -> harness.Run:
@@ -257,7 +272,9 @@ def compare_commands(folder: Path, repeats: int) -> None:
 
 def main() -> None:
     tasks = [*ON_IDS, "slice"]
-    args = harness.parse(__doc__, {"--repeats": 5, "--only": tasks, "--tokens": 16_400_000}, only=tasks)
+    args = harness.parse(
+        __doc__, {"--repeats": 5, "--only": tasks, "--tokens": 16_400_000}, only=tasks
+    )
     print(harness.machine())
     with harness.scratch() as folder:
         write_inputs(folder, args.tokens, TABLE_TOKENS if "lookup" in args.only else 0)

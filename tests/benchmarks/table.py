@@ -36,16 +36,26 @@ class Benchmark(NamedTuple):
 
 BENCHMARKS = {
     "reading": Benchmark("`datasets`, streaming", "--repeats 1 --shard {shard}", "--repeats 3"),
-    "counting": Benchmark("DuckDB, polars", "--tokens 100000 --repeats 1", "--tokens 20M --repeats 3"),
-    "slicing": Benchmark("DuckDB, polars, the tokenizer", "--repeats 1 --only labels --tokens 500000", "--repeats 3"),
-    "peer_pipeline": Benchmark("a pipeline by hand", "--repeats 1 --counted {shard} --sliced {shard}"),
+    "counting": Benchmark(
+        "DuckDB, polars", "--tokens 100000 --repeats 1", "--tokens 20M --repeats 3"
+    ),
+    "slicing": Benchmark(
+        "DuckDB, polars, the tokenizer", "--repeats 1 --only labels --tokens 500000", "--repeats 3"
+    ),
+    "peer_pipeline": Benchmark(
+        "a pipeline by hand", "--repeats 1 --counted {shard} --sliced {shard}"
+    ),
     "scoring": Benchmark(
         "the bare forward pass, lm-eval",
         "--models llama --repeats 1 --tokens 128 --seq-len 64",
         "--repeats 5 --models llama mamba",
     ),
-    "layer_kernels": Benchmark("transformers' own functions", "lfm2 mamba --repeats 1 --length 64", "mamba-768 --repeats 3"),
-    "gap": Benchmark("DuckDB's joins", "--sequences 16 --repeats 1", "--sequences 4000 --repeats 3"),
+    "layer_kernels": Benchmark(
+        "transformers' own functions", "lfm2 mamba --repeats 1 --length 64", "mamba-768 --repeats 3"
+    ),
+    "gap": Benchmark(
+        "DuckDB's joins", "--sequences 16 --repeats 1", "--sequences 4000 --repeats 3"
+    ),
     "recall": Benchmark(
         "lm-eval",
         "--models llama --batches 1 --limit 2 --context 256 --repeats 1",
@@ -56,9 +66,15 @@ BENCHMARKS = {
         "--models llama --batches 1 --length 16 --new 2 --repeats 1",
         "--models llama --batches 8",
     ),
-    "kernels": Benchmark("PyTorch, fla, liger, cut-cross-entropy", "short_conv --quick --repeats 1"),
-    "based": Benchmark("Based's Table 1", "figure-4 --models based --prompts 8 --batches 1 --new 3 --repeats 1"),
-    "intervals": Benchmark("the truth", "mqar minority retained --draws 3 --documents 10 --limit 20"),
+    "kernels": Benchmark(
+        "PyTorch, fla, liger, cut-cross-entropy", "short_conv --quick --repeats 1"
+    ),
+    "based": Benchmark(
+        "Based's Table 1", "figure-4 --models based --prompts 8 --batches 1 --new 3 --repeats 1"
+    ),
+    "intervals": Benchmark(
+        "the truth", "mqar minority retained --draws 3 --documents 10 --limit 20"
+    ),
     "validity": Benchmark("known recall", "--quick"),
 }
 
@@ -84,7 +100,9 @@ HEADER = "| stage | ours | best peer | ratio | target |\n|---|---|---|---|---|"
 
 
 def main() -> None:
-    stages = {script: benchmark.stage for script, benchmark in BENCHMARKS.items() if benchmark.stage}
+    stages = {
+        script: benchmark.stage for script, benchmark in BENCHMARKS.items() if benchmark.stage
+    }
     args = harness.parse(__doc__, {"--only": list(stages), "--logs": None}, only=stages)
     rows, problems = [], []
     for script in args.only:
@@ -92,7 +110,9 @@ def main() -> None:
             rows += run(script, stages[script], args.logs)
         except LookupError as error:
             problems.append(str(error))
-    print(f"{datetime.now(UTC):%d %B %Y}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end\n")
+    print(
+        f"{datetime.now(UTC):%d %B %Y}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end\n"
+    )
     print("\n".join([HEADER, *rows]))
     sys.exit("\n".join(problems) or None)
 

@@ -29,7 +29,11 @@ FOLDER, CPU = Path(__file__).parent, torch.device("cpu")
 def imported(path: Path) -> Iterator[tuple[str, str]]:
     """Modules of ours and the names that a file takes from them, in functions too; not what is there for its types alone."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    for_types = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    for_types = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
     left_out = {id(node) for block in for_types for node in ast.walk(block)}
     for node in ast.walk(tree):
         is_import = isinstance(node, ast.ImportFrom) and id(node) not in left_out
@@ -40,7 +44,9 @@ def imported(path: Path) -> Iterator[tuple[str, str]]:
 def is_there(module: str, name: str) -> bool:
     loaded = importlib.import_module(module)
     is_package = hasattr(loaded, "__path__")
-    return hasattr(loaded, name) or (is_package and importlib.util.find_spec(f"{module}.{name}") is not None)
+    return hasattr(loaded, name) or (
+        is_package and importlib.util.find_spec(f"{module}.{name}") is not None
+    )
 
 
 def test_what_benchmarks_and_examples_import_is_there():
@@ -55,11 +61,22 @@ def test_what_benchmarks_and_examples_import_is_there():
 
 def test_every_example_is_used_by_a_test():
     """By its name, or by that of an example that imports it."""
-    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
-    examples = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "examples").iterdir() if path.is_file()}
+    tests = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")
+    )
+    examples = {
+        path.stem: path.read_text(encoding="utf-8")
+        for path in (ROOT / "examples").iterdir()
+        if path.is_file()
+    }
     tested = {name for name in examples if name in tests}
     assert len(tested) >= 10
-    assert [name for name in examples if name not in tested and not any(f"from {name} import" in examples[other] for other in tested)] == []
+    assert [
+        name
+        for name in examples
+        if name not in tested
+        and not any(f"from {name} import" in examples[other] for other in tested)
+    ] == []
 
 
 def test_the_page_opens_with_the_table_whose_rows_benchmarks_print():
@@ -67,7 +84,9 @@ def test_the_page_opens_with_the_table_whose_rows_benchmarks_print():
     assert page.index(HEADER) < page.index("\n## ")
     table = page.split(HEADER, 1)[1].split("\n\n", 1)[0].strip().splitlines()
     assert len(table) == 14
-    for stage, ours, peer, ratio, target in ([cell.strip() for cell in row.strip("|").split("|")] for row in table):
+    for stage, ours, peer, ratio, target in (
+        [cell.strip() for cell in row.strip("|").split("|")] for row in table
+    ):
         rates = [float(cell.split(": ")[-1].split()[0].replace(",", "")) for cell in (ours, peer)]
         expected = rates[1] / rates[0] if ours.endswith(" s") else rates[0] / rates[1]
         # The median of ratios is not the ratio of medians.
@@ -91,7 +110,11 @@ def test_a_stage_is_a_row_of_the_table(capsys):
 def test_every_kernel_is_compared_with_a_peer():
     benchmark = (FOLDER / "kernels.py").read_text(encoding="utf-8")
     packages = [path.parent.name for path in (ROOT / "kernels").glob("*/api.py")]
-    assert [package for package in packages if f"recallkit.kernels.{package} import api" not in benchmark] == []
+    assert [
+        package
+        for package in packages
+        if f"recallkit.kernels.{package} import api" not in benchmark
+    ] == []
     assert len(packages) > 5
 
 
@@ -99,7 +122,10 @@ def test_every_kernel_is_compared_with_a_peer():
 def test_peers_of_a_kernel_compute_the_same(name):
     _, case = next(cases(name, Setting(torch.device("cpu"), torch.float32)))
     attends_to_all = {"SDPA"} if name in ("taylor_attention", "window_attention") else set()
-    inputs, runs = case.make(), {who: run for who, run in case.runs.items() if who not in attends_to_all}
+    inputs, runs = (
+        case.make(),
+        {who: run for who, run in case.runs.items() if who not in attends_to_all},
+    )
     with torch.inference_mode():
         results = [run(*(x.clone() for x in inputs)) for run in runs.values()]
     ours, *theirs = (result[0] if isinstance(result, tuple) else result for result in results)
@@ -109,14 +135,28 @@ def test_peers_of_a_kernel_compute_the_same(name):
 
 
 def test_methods_take_turns_and_ratios_are_those_of_a_round(capsys):
-    seconds = {"ours": iter([1.0, 2.0, 4.0]), "peer": iter([3.0, 4.0, 20.0]), "other": iter([9.0] * 3)}
+    seconds = {
+        "ours": iter([1.0, 2.0, 4.0]),
+        "peer": iter([3.0, 4.0, 20.0]),
+        "other": iter([9.0] * 3),
+    }
     names = []
 
     def measure(name: str) -> harness.Run:
         names.append(name)
         return harness.Run(next(seconds[name]), 5.0, [1, 2 if name != "other" else 3])
 
-    harness.compare("t", list(seconds), measure, repeats=3, work=8, unit="x/s", stage="s", targets={"peer": 3}, may_differ=True)
+    harness.compare(
+        "t",
+        list(seconds),
+        measure,
+        repeats=3,
+        work=8,
+        unit="x/s",
+        stage="s",
+        targets={"peer": 3},
+        may_differ=True,
+    )
     assert names == ["ours", "peer", "other"] * 3
     *_, ours, peer, other, stage = capsys.readouterr().out.splitlines()
     assert ours == "| ours | 4 | 2 - 8 | 5 | 1 | 1 - 1 | 2 of 2 |"
@@ -139,7 +179,9 @@ def test_methods_take_turns_and_ratios_are_those_of_a_round(capsys):
         ("figure-1", "torch.bmm", ("product", {"b": 512, "n": 4096}), 100, None),
     ],
 )
-def test_protocols_have_baseds_models_sizes_repetitions_and_printed_rates(protocol, model, case, repeats, printed):
+def test_protocols_have_baseds_models_sizes_repetitions_and_printed_rates(
+    protocol, model, case, repeats, printed
+):
     chosen = based.PROTOCOLS[protocol]
     assert model in chosen.models
     assert case in list(chosen.cases(model))
@@ -151,14 +193,20 @@ def test_what_does_not_fit_ends_its_task(monkeypatch):
     full = harness.Timing(problem=harness.OUT_OF_MEMORY)
     timings = [harness.Timing((1.0, 3.0)), full, harness.Timing((1.0,))]
     monkeypatch.setattr(harness, "time_call", lambda *_, **__: timings.pop(0))
-    protocol = based.Protocol(("prefill", "generation"), ("based",), prompts=(8, 16, 32), batches=(2,), new=3)
+    protocol = based.Protocol(
+        ("prefill", "generation"), ("based",), prompts=(8, 16, 32), batches=(2,), new=3
+    )
     rows = list(based.measure("based", protocol, "1.6m", CPU, torch.float32))
     assert [(row["task"], row.get("n"), row["problem"]) for row in rows] == [
         ("prefill", 8, None),
         ("prefill", 16, "out of memory"),
         ("generation", None, None),
     ]
-    assert (rows[0]["milliseconds"], rows[0]["rate"], rows[2]["rate"]) == (2000.0, 2 * 8 / 2e3, 2 * 3 / 1e3)
+    assert (rows[0]["milliseconds"], rows[0]["rate"], rows[2]["rate"]) == (
+        2000.0,
+        2 * 8 / 2e3,
+        2 * 3 / 1e3,
+    )
 
 
 def test_a_time_is_that_of_one_call_in_long_samples_and_what_fails_says_why(monkeypatch):
@@ -182,8 +230,12 @@ def test_a_time_is_that_of_one_call_in_long_samples_and_what_fails_says_why(monk
     harness.time_call(takes(0.001), CPU, repeats=3, most_calls=1)
     assert len(calls) == 2 + 3
     compiled = harness.time_call(takes(9.0, 0.1, 0.1, 0.4, 0.1), CPU, repeats=3)
-    assert (compiled.mean, compiled.median, *compiled.samples) == pytest.approx((0.2, 0.1, 0.1, 0.4, 0.1))
-    full = RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried")
+    assert (compiled.mean, compiled.median, *compiled.samples) == pytest.approx(
+        (0.2, 0.1, 0.1, 0.4, 0.1)
+    )
+    full = RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried"
+    )
     problems = {
         ModuleNotFoundError("no module"): "not installed",
         ValueError("it does not fit\nand more"): "failed: it does not fit",
@@ -227,15 +279,25 @@ HARD = ("ar_nll, control:recall", "plain percentile")
 def test_intervals_cover(kind, test_data, home, tmp_path):
     """Each figure is covered in more than 85 % of 200 draws, half of them in about 95 % (docs/intervals.md)."""
     for population in KINDS[kind](test_data, tmp_path, None):
-        if kind in ("profile", "gap") and "at most" not in population.name:  # whole documents of very different sizes
+        if (
+            kind in ("profile", "gap") and "at most" not in population.name
+        ):  # whole documents of very different sizes
             continue
         figures = {}
         for name, (_, by_number) in simulate(population, [50], 200).items():
             if by_number[50].widths:
                 figures[name] = by_number[50]
         assert len(figures) > 2
-        assert {name: coverage.missing for name, coverage in figures.items() if coverage.missing and "by_" not in name} == {}
-        covered = {name: coverage.share for name, coverage in figures.items() if not name.startswith(HARD)}
+        assert {
+            name: coverage.missing
+            for name, coverage in figures.items()
+            if coverage.missing and "by_" not in name
+        } == {}
+        covered = {
+            name: coverage.share for name, coverage in figures.items() if not name.startswith(HARD)
+        }
         assert {name: share for name, share in covered.items() if share < 0.85} == {}
-        usual = [share for name, share in covered.items() if "difference" not in name]  # rare differences cover more
+        usual = [
+            share for name, share in covered.items() if "difference" not in name
+        ]  # rare differences cover more
         assert 0.93 <= statistics.median(usual) <= 0.99, population.name
