@@ -34,7 +34,7 @@ def tokens(*shape: int, std: float = 1.0, dtype: torch.dtype = torch.float32) ->
 
 
 def filled(
-    visible: list[int],
+    num_read: list[int],
     h: int,
     window: int,
     k: int,
@@ -42,10 +42,10 @@ def filled(
     std: float = 1.0,
 ) -> WindowState:
     """Rings whose rows have read these numbers of tokens; slots that none has reached are zeros."""
-    counts = torch.tensor(visible, device=DEVICE)
+    counts = torch.tensor(num_read, device=DEVICE)
     reached = (positions_in_ring(counts, window) >= 0)[:, None, :, None]
     keys, values = (
-        draw(len(visible), h, window, k, std=size, dtype=dtype, seed=9 + i) * reached
+        draw(len(num_read), h, window, k, std=size, dtype=dtype, seed=9 + i) * reached
         for i, size in enumerate((std, 1.0))
     )
     return WindowState(keys, values, counts)
@@ -143,10 +143,10 @@ def test_a_whole_text_has_no_kernel_on_cpu():
 
 @pytest.mark.parametrize("window", [1, 2, 5, 64])
 def test_positions_in_a_ring_are_the_latest_of_each_slot(window):
-    visible = [0, 1, window - 1, window, window + 1, 3 * window + 2]
+    num_read = [0, 1, window - 1, window, window + 1, 3 * window + 2]
     for count, positions in zip(
-        visible,
-        positions_in_ring(torch.tensor(visible), window).tolist(),
+        num_read,
+        positions_in_ring(torch.tensor(num_read), window).tolist(),
         strict=True,
     ):
         for slot, position in enumerate(positions):
@@ -156,14 +156,14 @@ def test_positions_in_a_ring_are_the_latest_of_each_slot(window):
 
 @pytest.mark.parametrize("t", [1, 3, 5, 6, 14])
 def test_a_ring_is_written_as_token_by_token(t):
-    visible, x = torch.tensor([0, 3, 17]), draw(3, 2, t, 4).cpu()
+    num_read, x = torch.tensor([0, 3, 17]), draw(3, 2, t, 4).cpu()
     ring = torch.zeros(3, 2, 5, 4)
     by_hand = ring.clone()
     for row, i in itertools.product(range(3), range(t)):
-        by_hand[row, :, (int(visible[row]) + i) % 5] = x[row, :, i]
-    assert torch.equal(written_ring(ring, x, visible), by_hand)
+        by_hand[row, :, (int(num_read[row]) + i) % 5] = x[row, :, i]
+    assert torch.equal(written_ring(ring, x, num_read), by_hand)
     assert (ring == 0).all()
-    assert written_ring(ring, x, visible, inplace=True) is ring
+    assert written_ring(ring, x, num_read, inplace=True) is ring
     assert torch.equal(ring, by_hand)
 
 
@@ -191,7 +191,7 @@ def test_the_rotation_is_exact_far_on(impl):
     """In float32 the angle of position 1e5 would be off by 1e-2."""
     positions = [0, 63, 64, 65, 100_000, 2**31 + 7]
     state = empty_window(6, 1, 64, 64, like=torch.zeros(1, device=DEVICE))._replace(
-        visible=torch.tensor(positions, device=DEVICE),
+        num_read=torch.tensor(positions, device=DEVICE),
     )
     k = draw(6, 1, 64)
     _, after = window_attention_step(k, k, k, state, rope_width=64, impl=impl)
@@ -298,8 +298,8 @@ def test_every_configuration_gives_the_result(config):
         y, *after = triton_impl.window_attention_step_new(q, k, v, *state, 10000.0, 50, config)
     assert_steps((y, WindowState(*after)), exact, torch.float32)
     actual = copied(state)
-    y, visible = triton_impl.window_attention_step_inplace(q, k, v, *actual, 10000.0, 50, config)
-    assert_steps((y, actual._replace(visible=visible)), exact, torch.float32)
+    y, num_read = triton_impl.window_attention_step_inplace(q, k, v, *actual, 10000.0, 50, config)
+    assert_steps((y, actual._replace(num_read=num_read)), exact, torch.float32)
 
 
 def test_a_step_takes_any_strides_and_no_rows():
@@ -587,7 +587,7 @@ def test_on_a_gpu_steps_in_half_precision_equal_reference(window, width, rope_wi
 def test_on_a_gpu_rings_of_more_than_2_to_31_numbers_are_addressed():
     rows, last = 2**31 // (16 * 64 * 64) + 64, 64
     state = empty_window(rows, 16, 64, 64, like=torch.zeros(1, dtype=torch.bfloat16, device=DEVICE))
-    state = state._replace(visible=torch.full((rows,), 70, device=DEVICE))
+    state = state._replace(num_read=torch.full((rows,), 70, device=DEVICE))
     for ring in state[:2]:
         ring[-last:].normal_()
     q, k, v = (torch.randn(rows, 16, 64, dtype=torch.bfloat16, device=DEVICE) for _ in range(3))
