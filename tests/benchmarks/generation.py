@@ -20,7 +20,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks import harness
-from tests.benchmarks.scoring import SUBJECTS, begin, load_theirs, write_random_model
+from tests.benchmarks.scoring import SUBJECTS, compare_sides, load_theirs
 
 if TYPE_CHECKING:
     import argparse
@@ -80,34 +80,17 @@ def theirs(path: Path, args: argparse.Namespace) -> Generate:
 
 
 def main() -> None:
-    options = {
-        "--models": ["llama", "mamba"],
-        "--repeats": 3,
-        "--length": 512,
-        "--new": 48,
-        **harness.MODELS,
-    }
-    args = harness.parse(__doc__, options, models=SUBJECTS)
-    dtype = begin(args)
-    with harness.scratch() as folder:
-        for model in args.models:
-            path = write_random_model(SUBJECTS[model], folder / model, args.device, dtype)
-            sides = {"recallkit": ours(path, args), "`generate`": theirs(path, args)}
-            for batch in args.batches:
-                prompts = prompts_of(batch, args.length, SUBJECTS[model].config["vocab_size"])
-                calls = {side: partial(run, prompts) for side, run in sides.items()}
-                harness.compare_calls(
-                    f"{model}, {batch} prompts of some {args.length} ids, {args.new} new ids each, {args.dtype} on {args.device}",
-                    calls,
-                    clock=harness.clock_of(args.device, args.threads),
-                    repeats=args.repeats,
-                    work=batch * args.new,
-                    unit="tok/s",
-                    stage=f"generate, a tiny {model}, batch {batch}"
-                    if batch == args.batches[-1]
-                    else "",
-                    may_differ=True,
-                )
+    options = {"--models": ["llama", "mamba"], "--repeats": 3, "--length": 512, "--new": 48}
+    args = harness.parse(__doc__, {**options, **harness.MODELS}, models=SUBJECTS)
+
+    def sides(path: Path, model: str, batch: int) -> tuple[dict[str, Any], int]:
+        prompts = prompts_of(batch, args.length, SUBJECTS[model].config["vocab_size"])
+        methods = {"recallkit": ours(path, args), "`generate`": theirs(path, args)}
+        calls = {side: partial(run, prompts) for side, run in methods.items()}
+        return calls, batch * args.new
+
+    clock = harness.clock_of(args.device, args.threads)
+    compare_sides(args, "generate", sides, clock=clock, unit="tok/s")
 
 
 if __name__ == "__main__":

@@ -13,14 +13,12 @@ Text comes from $RECALLKIT_TEST_DATA (corpus/valid.jsonl.zst, evals/*.jsonl).
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import itertools
 import json
 import os
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +32,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import numpy as np
 import polars as pl
 
+from tests.benchmarks import harness
+
 if TYPE_CHECKING:
     from recallkit.measure.ratio import Ratio
     from recallkit.measure.sums import Sums, TableSums
@@ -42,8 +42,14 @@ if TYPE_CHECKING:
 MAX_COUNT = 5
 """Largest training count of AR hits, of the zoo's 3M training tokens."""
 
-Figures = Mapping[str, tuple[float | None, float | None, float | None]]
-"""Each figure with the bounds of its interval, None (all three) where there is none."""
+Figure = tuple[float | None, float | None, float | None]
+"""A value and the bounds of its interval, None where there is none."""
+Figures = Mapping[str, Figure]
+
+
+def figure_of(row: Mapping[str, Any], name: str, suffix: str = "_ci") -> Figure:
+    """A figure of a row of a table."""
+    return row[name], row[f"{name}{suffix}_low"], row[f"{name}{suffix}_high"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,22 @@ ZOO = ("zoo:attention", "zoo:hybrid", "zoo:based", "zoo:delta", "zoo:mamba", "zo
 """They recall from all to nearly nothing of what the first one does."""
 
 
+def sliced(
+    slices: Path, texts: Sequence[Document], seq_len: int = 256, most: int | None = SHORT
+) -> Path:
+    """A slice directory of documents, or of the first `most` characters of each, by the zoo's counts."""
+    import recallkit
+
+    file = slices.with_suffix(".jsonl")
+    lines = [json.dumps({"text": text.text[:most], "source": text.source}) for text in texts]
+    file.write_text("".join(f"{line}\n" for line in lines))
+    with contextlib.redirect_stdout(io.StringIO()):
+        recallkit.slice(
+            file, out=slices, seq_len=seq_len, max_count=MAX_COUNT, counts=recallkit.zoo_counts()
+        )
+    return slices
+
+
 def sums_of(
     name: str,
     folder: Path,
@@ -73,23 +95,14 @@ def sums_of(
     seq_len: int = 256,
     most: int | None = SHORT,
 ) -> Sums:
-    """The sums of documents, or of the first `most` characters of each, labelled with the zoo's counts, under the models."""
+    """The sums of documents under the models."""
     import recallkit
-    from recallkit import builtin
     from recallkit.measure.labelled import open_scores, open_tokens
     from recallkit.measure.sums import add_up
     from recallkit.scoring import score_path
 
-    slices, file = folder / name, folder / f"{name}.jsonl"
-    file.write_text(
-        "".join(
-            json.dumps({"text": text.text[:most], "source": text.source}) + "\n" for text in texts
-        )
-    )
+    slices = sliced(folder / name, texts, seq_len, most)
     with contextlib.redirect_stdout(io.StringIO()):
-        recallkit.slice(
-            file, out=slices, seq_len=seq_len, max_count=MAX_COUNT, counts=builtin.counts()
-        )
         recallkit.score(models, slices=slices)
     tokens = open_tokens(slices / "tokens.parquet")
     return add_up(tokens, [open_scores(score_path(slices, model), tokens) for model in models])
@@ -137,11 +150,9 @@ def populations_of_minority(data: Path, folder: Path, limit: int | None) -> Iter
     So that the code's share is small, its gap in AR hits is divided by 3, and that of its other tokens multiplied by 2 or 6.
     """
     documents = [text for text in documents_of(data) if len(text.text) > 400]
-    texts = [
-        text
-        for source, number in MINORITY.items()
-        for text in [one for one in documents if one.source == source][:number]
-    ]
+    texts = []
+    for source, number in MINORITY.items():
+        texts += [text for text in documents if text.source == source][:number]
     slices = sums_of("minority", folder, texts[:limit], CONTROLS).tables["slices"]
     rows = slices.slice("all", "ar_hit", "other")
     is_code = np.arange(len(rows.by_group["tokens"])) < MINORITY["Github"]
@@ -151,16 +162,13 @@ def populations_of_minority(data: Path, folder: Path, limit: int | None) -> Iter
         hits, others = (gaps[:, 1:] * factors).T
         nlls = rows.by_group["nll_0"] + np.stack([hits + others, hits, others], axis=1)
         changed = replace(rows, by_group={**rows.by_group, "nll_1": nlls})
-        shares = [hits[which].sum() / (hits + others)[which].sum() for which in (is_code, ~is_code)]
-        shown = ", ".join(f"{share:.2f}" for share in shares)
-        parts = [
-            Part(["all tokens", "AR hits"], changed.slice("all", "ar_hit"), changed.slice("all"))
+        shares = [
+            hits[chosen].sum() / (hits + others)[chosen].sum() for chosen in (is_code, ~is_code)
         ]
-        yield Population(
-            f"minority, AR shares of code and of the others {shown}",
-            len(gaps),
-            partial(measure_gap, parts),
-        )
+        name = f"minority, AR shares of code and of the others {shares[0]:.2f}, {shares[1]:.2f}"
+        hit_rows, all_tokens = changed.slice("all", "ar_hit"), changed.slice("all")
+        part_of_hits = Part(["all tokens", "AR hits"], hit_rows, all_tokens)
+        yield Population(name, len(gaps), partial(measure_gap, [part_of_hits]))
 
 
 class Part(NamedTuple):
@@ -194,11 +202,8 @@ def rows_of_largest_source(sums: Sums) -> Part:
     places = sources.filter(pl.col("slice").is_in(["all", "ar_hit"]), source=largest)[
         "index"
     ].to_numpy()
-    return Part(
-        ["largest source: all tokens", "largest source: AR hits"],
-        table.take(places),
-        table.take(places[:1]),
-    )
+    names = ["largest source: all tokens", "largest source: AR hits"]
+    return Part(names, table.take(places), table.take(places[:1]))
 
 
 def drawn_from(rows: TableSums, documents: np.ndarray) -> TableSums:
@@ -236,15 +241,13 @@ def measure_retained(hits: TableSums, documents: np.ndarray) -> Figures:
         figures[f"gain of {model}"] = ends_of(ratio(hits.gain(number), hits["tokens"]), 0)
         if number:
             figure = ends_of(retained(hits.gain(number), hits.gain(0), hits["tokens"]), 0)
+            plain = np.quantile(samples[number] / samples[0], [0.025, 0.975])
             figures[f"retained by {model}"] = figure
-            figures[f"plain percentile: retained by {model}"] = (
-                figure[0],
-                *np.quantile(samples[number] / samples[0], [0.025, 0.975]),
-            )
+            figures[f"plain percentile: retained by {model}"] = (figure[0], *plain)
     return figures
 
 
-def ends_of(figure: Ratio, place: int) -> tuple[float | None, float | None, float | None]:
+def ends_of(figure: Ratio, place: int) -> Figure:
     """A figure of a row and the ends of its interval."""
     value, low, high = (
         None if np.isnan(values[place]) else float(values[place])
@@ -255,51 +258,37 @@ def ends_of(figure: Ratio, place: int) -> tuple[float | None, float | None, floa
 
 INTERVENED = 300
 """Documents of the population of `intervene`, all of whose repeated tokens are sampled once, so that what each loses is known."""
+INTERVENED_SLICES = ("ar_hit", "repeated_frequent")
 SAMPLES = 200
 """Tokens of each slice that are then sampled of the documents drawn."""
 
 
 def populations_of_intervene(data: Path, folder: Path, limit: int | None) -> Iterator[Population]:
     """The causal recall of control models in each repeated token of the beginnings of documents; of those drawn only a sample is read."""
-    import recallkit
-    from recallkit import builtin
     from recallkit.intervening import InterventionOptions, intervene
     from recallkit.intervening.tables import read_measures
     from recallkit.measure.labelled import open_scores, open_tokens
     from recallkit.measure.sums import add_up
     from recallkit.scoring import score_path
     from recallkit.slicing.definitions import SLICES
-    from recallkit.text.corpus import open_corpus
 
-    models, slice_names = ("control:recall", "control:bigram"), ["ar_hit", "repeated_frequent"]
-    documents = open_corpus([str(data / "corpus" / "valid.jsonl.zst")]).documents()
-    texts = list(itertools.islice(documents, min(limit or INTERVENED, INTERVENED)))
-    slices, file = folder / "intervened", folder / "intervened.jsonl"
-    file.write_text(
-        "".join(
-            json.dumps({"text": text.text[:SHORT], "source": text.source}) + "\n" for text in texts
-        )
-    )
+    slice_names = list(INTERVENED_SLICES)
+    texts = list(itertools.islice(documents_of(data), min(limit or INTERVENED, INTERVENED)))
+    slices = sliced(folder / "intervened", texts)
     with contextlib.redirect_stdout(io.StringIO()):
-        recallkit.slice(file, out=slices, seq_len=256, max_count=MAX_COUNT, counts=builtin.counts())
-        intervene(models, slices, options=InterventionOptions(samples=10**7, slice=slice_names))
+        intervene(CONTROLS, slices, options=InterventionOptions(samples=10**7, slice=slice_names))
     tokens = open_tokens(slices / "tokens.parquet")
     [path] = slices.glob("intervene/text-*/samples.parquet")
     known = pl.read_parquet(path).filter(excluded="")
-    files = [(score_path(slices, model), score_path(path.parent, model)) for model in models]
-    text = add_up(
-        tokens,
-        [open_scores(file, tokens) for file, _ in files],
-        [SLICES[name] for name in slice_names],
-        every_table=False,
-    )
+    files = [(score_path(slices, model), score_path(path.parent, model)) for model in CONTROLS]
+    scores = [open_scores(file, tokens) for file, _ in files]
+    text = add_up(tokens, scores, [SLICES[name] for name in slice_names], every_table=False)
     measures = read_measures(known, tokens, open_tokens(path.parent / "tokens.parquet"), files)
     name = f"intervene, {SAMPLES} samples of each slice, at most {SHORT:,} characters of each"
-    yield Population(
-        name,
-        text.clusters.number,
-        partial(measure_intervention, models, known, measures, text, itertools.count()),
+    measure = partial(
+        measure_intervention, known, measures, text, tokens.vocab_size, itertools.count()
     )
+    yield Population(name, text.clusters.number, measure)
 
 
 @dataclass(frozen=True)
@@ -316,18 +305,17 @@ class DrawnClusters:
 
 
 def measure_intervention(
-    models: Any,
     known: pl.DataFrame,
     measures: Mapping[str, np.ndarray],
-    text: Any,
-    seeds: Any,
+    text: Sums,
+    vocab_size: int,
+    seeds: Iterator[int],
     documents: np.ndarray,
 ) -> Figures:
     """Causal recall and its share of the gap in the documents that are drawn, by a sample of their tokens; of all documents, by all."""
     from recallkit.intervening.sampling import COLUMNS, Pool
     from recallkit.intervening.tables import make_tables
-    from recallkit.measure.ratio import Spread
-    from recallkit.measure.sums import Sums, TableSums
+    from recallkit.measure.sums import Sums
 
     document = text.clusters.groups(known["document"].to_numpy())
     of_document = [np.flatnonzero(document == number) for number in range(text.clusters.number)]
@@ -341,20 +329,17 @@ def measure_intervention(
         .with_columns(key=rng.random(len(places)))
     )
     samples = []
-    for slice_ in ("ar_hit", "repeated_frequent"):
+    for slice_ in INTERVENED_SLICES:
         pool = Pool(size)
         pool.add(drawn.filter(slice=slice_))
         samples.append(pool.sample())
     sample = pl.concat(samples)
     rows = sample["row"].to_numpy()
     sample = sample.with_columns(document=owner[rows])
-    slices = text.tables["slices"]
-    by_group = {name: sums[documents] for name, sums in slices.by_group.items()}
-    table = TableSums(slices.keys, Spread.of_sizes(by_group["tokens"]), by_group)
+    table = drawn_from(text.tables["slices"], documents)
     sums = Sums({"slices": table}, DrawnClusters(len(documents)), pl.DataFrame())  # type: ignore[arg-type]
-    tables = make_tables(
-        models, sample, {name: values[places[rows]] for name, values in measures.items()}, sums
-    )
+    sampled = {name: values[places[rows]] for name, values in measures.items()}
+    tables = make_tables(CONTROLS, sample, sampled, sums, vocab_size)
     figures = {}
     for frame, names in (
         (tables.intervene, ("recall", "points")),
@@ -362,11 +347,7 @@ def measure_intervention(
     ):
         for row in frame.unique("slice", keep="first", maintain_order=True).to_dicts():
             for name in names:
-                figures[f"{row['slice']}: {name}"] = (
-                    row[name],
-                    row[f"{name}_ci_low"],
-                    row[f"{name}_ci_high"],
-                )
+                figures[f"{row['slice']}: {name}"] = figure_of(row, name)
     return figures
 
 
@@ -387,17 +368,8 @@ def populations_of_profile(data: Path, folder: Path, limit: int | None) -> Itera
     )
     is_content = profiling.token_mask(load_tokenizer(None), profiling.stop_words("ours"))
     x_min = 32  # one beginning of all tails: the intervals are for a given one
-    columns = [
-        "source",
-        "document",
-        "position",
-        "prev_token",
-        "token",
-        "distance",
-        "occurrences",
-        "repeated",
-        "ar_hit",
-    ]
+    labels = ["distance", "occurrences", "repeated", "ar_hit"]
+    columns = ["source", "document", "position", "prev_token", "token", *labels]
 
     def population(seq_len: int, most: int | None) -> Population:
         slices = folder / f"profiled-{seq_len}"
@@ -424,27 +396,17 @@ def populations_of_profile(data: Path, folder: Path, limit: int | None) -> Itera
             drawn: pa.Table = chosen.with_columns(document=pl.Series(numbers)).to_arrow()
             tables = make_tables(drawn, is_content, seq_len, knows_hits=True, x_min=x_min)
             row = tables.profile.row(0, named=True)
-            shown = ("repeated_bigrams", "distinct_bigrams", "repeated_share", "ar_hit_share")
-            figures: dict[str, Any] = {
+            figures: dict[str, Figure] = {
                 "effective documents": (row["effective_documents"], None, None)
             }
-            figures |= {
-                name: (row[name], row[f"{name}_ci_low"], row[f"{name}_ci_high"]) for name in shown
-            }
+            for name in ("repeated_bigrams", "distinct_bigrams", "repeated_share", "ar_hit_share"):
+                figures[name] = figure_of(row, name)
             for row in tables.fits.filter(source="ALL").iter_rows(named=True):
-                figures[f"alpha of {row['kind']}"] = (
-                    row["alpha"],
-                    row["alpha_ci_low"],
-                    row["alpha_ci_high"],
-                )
+                figures[f"alpha of {row['kind']}"] = figure_of(row, "alpha")
             return figures
 
         cut = "" if most is None else f", at most {most:,} tokens of a document"
-        return Population(
-            f"profile, sequences of {seq_len}{cut}",
-            len(starts) if limit is None else limit,
-            measure,
-        )
+        return Population(f"profile, sequences of {seq_len}{cut}", limit or len(starts), measure)
 
     for seq_len in (256, 2048):
         for most in (4096, None):
@@ -464,12 +426,11 @@ def populations_of_accuracy(data: Path, folder: Path, limit: int | None) -> Iter
     from recallkit.recall.run import RecallOptions, plan_recall
 
     for task, file in (("fda", "fda.jsonl"), ("swde", "swde_books.jsonl")):
-        models = ("control:recall", "control:bigram")
         options = RecallOptions(data=data / "evals" / file, limit=limit)
         with contextlib.redirect_stdout(io.StringIO()):
-            plan = plan_recall(models, [task], folder / task, options)
+            plan = plan_recall(CONTROLS, [task], folder / task, options)
             plan.run()
-        outcomes = [pl.read_parquet(plan.documents[model, task].path) for model in models]
+        outcomes = [pl.read_parquet(plan.documents[model, task].path) for model in CONTROLS]
         names, places = np.unique(outcomes[0]["doc_id"].to_numpy(), return_inverse=True)
         rows = [np.flatnonzero(places == number) for number in range(len(names))]
         reference, other = (table["answer_nll"].to_numpy() for table in outcomes)
@@ -481,27 +442,17 @@ def populations_of_accuracy(data: Path, folder: Path, limit: int | None) -> Iter
             ).astype(str)
             figures = {}
             for share in SHARES:
-                limits = (
-                    np.quantile(reference, share),
-                    np.quantile(other, share),
-                    np.quantile(reference, share),
-                )
-                right = np.column_stack(
-                    [
-                        nlls[taken] <= most
-                        for nlls, most in zip((reference, other, other), limits, strict=True)
-                    ]
-                )
+                limits = [np.quantile(nlls, share) for nlls in (reference, other, reference)]
+                answers = [reference[taken], other[taken], other[taken]]
+                right = np.column_stack(answers) <= limits
                 intervals, means = (
                     compare_shares(*by_document(right, of_document)),
                     right.mean(axis=0),
                 )
                 figures[f"accuracy {share:.1%}"] = (means[0], *intervals.bounds[:, 0])
                 for place, name in ((1, "same share"), (2, "same limit")):
-                    figures[f"difference, {share:.1%}, {name}"] = (
-                        means[place] - means[0],
-                        *intervals.difference_bounds[:, place],
-                    )
+                    bounds = intervals.difference_bounds[:, place]
+                    figures[f"difference, {share:.1%}, {name}"] = (means[place] - means[0], *bounds)
             return figures
 
         yield Population(f"accuracies of {task}", len(names), measure)
@@ -514,22 +465,19 @@ def populations_of_mqar(_: Path, folder: Path, limit: int | None) -> Iterator[Po
     from recallkit.options import MqarOptions
     from recallkit.storage import db, schemas
 
-    models, pairs, options = (
-        ("zoo:attention", "zoo:based", "control:recall"),
-        (4, 16),
-        MqarOptions(seq_len=128, samples=limit or 400),
-    )
+    models, pairs = ("zoo:attention", "zoo:based", "control:recall"), (4, 16)
+    options = MqarOptions(seq_len=128, samples=limit or 400)
     with contextlib.redirect_stdout(io.StringIO()):
         plan = plan_mqar(models, pairs, folder / "mqar", options)
         plan.run()
     for number in pairs:
         results = [plan.queries[model, number] for model in models]
-        read = {
+        paths_of = {
             "queries": [result.path for result in results],
             "fillers": [result.others[0] for result in results],
         }
         with db.connect(threads=1) as connection:
-            for name, paths in read.items():
+            for name, paths in paths_of.items():
                 frames = [schemas.read_frame(path) for path in paths]
                 labelled = [
                     frame.with_columns(model=pl.lit(model))
@@ -552,17 +500,11 @@ def populations_of_mqar(_: Path, folder: Path, limit: int | None) -> Iterator[Po
                     .row(0, named=True)
                 )
                 for name, above, below in NLLS_AND_ACCURACIES:
-                    outcomes = sums[above] / sums[below]
-                    figures[f"{name}, {models[place]}"] = (
-                        outcomes,
-                        row[f"{name}_low"],
-                        row[f"{name}_high"],
-                    )
+                    bounds = row[f"{name}_low"], row[f"{name}_high"]
+                    figures[f"{name}, {models[place]}"] = (sums[above] / sums[below], *bounds)
                     if place:
-                        ends = (row[f"{name}_difference_low"], row[f"{name}_difference_high"])
-                        figures[f"{name}, difference of {models[place]}"] = (
-                            row[f"{name}_difference"],
-                            *ends,
+                        figures[f"{name}, difference of {models[place]}"] = figure_of(
+                            row, f"{name}_difference", ""
                         )
             return figures
 
@@ -637,22 +579,12 @@ def simulate(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("kinds", nargs="*", help=f"of {', '.join(KINDS)}; all, if none is named")
-    parser.add_argument("--draws", type=int, default=300)
-    parser.add_argument("--documents", type=int, nargs="+", default=[20, 50, 200])
-    parser.add_argument(
-        "--limit", type=int, help="documents (rows, sequences) of a population, the first ones"
-    )
-    args = parser.parse_args()
-    if unknown := {*args.kinds} - {*KINDS}:
-        parser.error(f"no such kinds: {', '.join(unknown)}")
+    options = {"kinds": [], "--draws": 300, "--documents": [20, 50, 200], "--limit": 0}
+    args = harness.parse(__doc__, options, kinds=KINDS)
     data = Path(os.environ["RECALLKIT_TEST_DATA"])
-    with tempfile.TemporaryDirectory() as folder:
+    with harness.scratch() as folder:
         for kind in args.kinds or KINDS:
-            for population in KINDS[kind](data, Path(folder), args.limit):
+            for population in KINDS[kind](data, folder, args.limit or None):
                 begun = time.perf_counter()
                 outcomes = simulate(population, args.documents, args.draws)
                 seconds = time.perf_counter() - begun
@@ -666,10 +598,13 @@ def table_of(
     outcomes: Mapping[str, tuple[float, Mapping[int, Coverage]]], numbers: list[int]
 ) -> Iterator[str]:
     """A Markdown table, a row per figure."""
-    yield f"| figure | truth | {' | '.join(f'{number} documents' for number in numbers)} |"
-    yield "| --- | ---: |" + " ---: |" * len(numbers)
+    yield harness.markdown(
+        ["figure", "truth", *(f"{number} documents" for number in numbers)], is_header=True
+    )
     for name, (truth, by_number) in outcomes.items():
-        yield f"| {name} | {truth:.4g} | {' | '.join(cell(by_number[number]) for number in numbers)} |"
+        yield harness.markdown(
+            [name, f"{truth:.4g}", *(cell(by_number[number]) for number in numbers)]
+        )
 
 
 def cell(coverage: Coverage) -> str:

@@ -609,10 +609,9 @@ def measure(case: Case, setting: Setting, repeats: int) -> dict[str, Timing]:
     with torch.inference_mode():
         calls = {name: prepare(run, copies) for name, run in case.runs.items()}
         timings = time_in_turn(calls, setting.device, repeats)
-    return {
-        name: Timing(tuple(x / replays for x in timing.samples), timing.problem)
-        for name, timing in timings.items()
-    }
+    for name, timing in timings.items():
+        timings[name] = Timing(tuple(x / replays for x in timing.samples), timing.problem)
+    return timings
 
 
 def call(run: Callable[..., Any], copies: list[Sequence[Tensor]], i: int) -> Any:
@@ -693,9 +692,9 @@ def main() -> None:
     )
     for name in args.operations or OPERATIONS:
         for size, case in cases(name, setting):
-            shown = " ".join(f"{letter}={value:,}" for letter, value in size.items())
+            label = " ".join(f"{letter}={value:,}" for letter, value in size.items())
             print_rows(
-                f"{name} {shown}", case, measure(case, setting, args.repeats), setting, highest
+                f"{name} {label}", case, measure(case, setting, args.repeats), setting, highest
             )
             if args.quick:
                 break

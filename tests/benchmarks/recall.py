@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks import harness
-from tests.benchmarks.scoring import SUBJECTS, begin, builtin_tokenizer, write_random_model
+from tests.benchmarks.scoring import SUBJECTS, compare_sides
 
 if TYPE_CHECKING:
     import argparse
@@ -88,35 +88,17 @@ def evaluate(make: MakeLM, documents: list[dict[str, Any]]) -> list[str]:
 def main() -> None:
     from recallkit.recall.tasks import load_rows
 
-    options = {
-        "--models": ["llama", "mamba"],
-        "--repeats": 3,
-        "--limit": 16,
-        "--context": 2048,
-        **harness.MODELS,
-    }
-    args = harness.parse(__doc__, options, models=SUBJECTS)
-    dtype = begin(args)
+    options = {"--models": ["llama", "mamba"], "--repeats": 3, "--limit": 16, "--context": 2048}
+    args = harness.parse(__doc__, {**options, **harness.MODELS}, models=SUBJECTS)
     rows = load_rows("metadata", limit=args.limit).rows
     documents = [{"prompt": row.text, "value": row.value} for row in rows]
-    with harness.scratch() as folder:
-        for model in args.models:
-            path = write_random_model(SUBJECTS[model], folder / model, args.device, dtype)
-            builtin_tokenizer().save_pretrained(path)
-            for batch in args.batches:
-                sides = {"recallkit": ours(path, batch, args), "lm-eval": theirs(path, batch, args)}
-                calls = {side: partial(evaluate, make, documents) for side, make in sides.items()}
-                harness.compare_calls(
-                    f"{model}, batch {batch}, {len(documents)} prompts of the built-in task, {args.dtype} on {args.device}",
-                    calls,
-                    repeats=args.repeats,
-                    work=len(documents),
-                    unit="prompts/s",
-                    stage=f"`eval-recall`, a tiny {model}, batch {batch}"
-                    if batch == args.batches[-1]
-                    else "",
-                    may_differ=True,
-                )
+
+    def sides(path: Path, _: str, batch: int) -> tuple[dict[str, Any], int]:
+        methods = {"recallkit": ours(path, batch, args), "lm-eval": theirs(path, batch, args)}
+        calls = {side: partial(evaluate, lm, documents) for side, lm in methods.items()}
+        return calls, len(documents)
+
+    compare_sides(args, "`eval-recall`", sides, unit="prompts/s")
 
 
 if __name__ == "__main__":

@@ -216,6 +216,35 @@ def rolling(
     return lambda: np.array(lm.loglikelihood_rolling(requests, disable_tqdm=True))
 
 
+def compare_sides(
+    args: argparse.Namespace,
+    stage: str,
+    sides_of: Callable[[Path, str, int], tuple[dict[str, Callable[[], Any]], int]],
+    **options: Any,
+) -> None:
+    """Both sides' answers of models in batches; the last batch's are a row of the page.
+
+    `sides_of`: of the model's folder, its name and the batch; the calls of both, and the work that they do.
+    """
+    dtype = begin(args)
+    with harness.scratch() as folder:
+        for model in args.models:
+            path = write_random_model(SUBJECTS[model], folder / model, args.device, dtype)
+            builtin_tokenizer().save_pretrained(path)
+            for batch in args.batches:
+                name = f"{stage}, a tiny {model}, batch {batch}"
+                calls, work = sides_of(path, model, batch)
+                harness.compare_calls(
+                    f"{name}, {args.dtype} on {args.device}",
+                    calls,
+                    repeats=args.repeats,
+                    work=work,
+                    stage=name if batch == args.batches[-1] else "",
+                    may_differ=True,
+                    **options,
+                )
+
+
 def freed(call: Callable[..., Any], *arguments: Any) -> None:
     """The call, whose result is freed within the time: giving memory back is part of the work."""
     call(*arguments)

@@ -10,7 +10,6 @@ other text and tokenizers, these are measured, too.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from recallkit.display import charts
 from recallkit.display.figure_files import WIDTHS, save_figures
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.text.tokenizers import BUILTIN
+from tests.benchmarks import harness
 from tests.known_truth import PATH
 
 if TYPE_CHECKING:
@@ -41,20 +41,25 @@ CONTROLS = {"recall": "control:recall", "bigram": "control:bigram"}
 TASKS = ("mqar", "distractors", "copying")
 
 
+ZOO = (
+    *("attention", "base-conv-selective", "hybrid", "based", "retnet"),
+    *("delta", "mamba", "hyena", "rwkv", "base-conv"),
+)
+READERS = ("attention", "hybrid", "based", "retnet", "delta", "mamba", "hyena")
+TRUTHS = (
+    *("bigram_cache", "unigram_cache", "trigram_cache", "presence", "recent"),
+    *("window", "bigram", "worse", "worse_at_rare"),
+)
+
+
 @dataclass(frozen=True)
 class Size:
     """How much is measured."""
 
-    zoo: Sequence[str] = (
-        *("attention", "base-conv-selective", "hybrid", "based", "retnet"),
-        *("delta", "mamba", "hyena", "rwkv", "base-conv"),
-    )
-    readers: Sequence[str] = ("attention", "hybrid", "based", "retnet", "delta", "mamba", "hyena")
+    zoo: Sequence[str] = ZOO
+    readers: Sequence[str] = READERS
     """Those of the zoo that read other texts."""
-    truths: Sequence[str] = (
-        *("bigram_cache", "unigram_cache", "trigram_cache", "presence", "recent"),
-        *("window", "bigram", "worse", "worse_at_rare"),
-    )
+    truths: Sequence[str] = TRUTHS
     sizes: Sequence[str] = ("window-256", "window-32", "window-8", "features-16", "features-8")
     """Members of the family with two seeds, the reference first."""
     less_trained: Sequence[str] = ("window-256", "window-32", "features-16")
@@ -272,12 +277,12 @@ def text_row(models: Sequence[str], slices: Path, hits: pl.Expr, among: pl.Expr)
     reference, *others = models
     rows = hits & among
     number, gain = tokens.select(rows.sum().alias("n"), recall_gain(reference, rows)).row(0)
-    shown = {"AR hits": f"{number:,}", f"{reference}, points": f"{gain:.1f}"}
+    row = {"AR hits": f"{number:,}", f"{reference}, points": f"{gain:.1f}"}
     for name in others:
         share = gap_share(name, reference, hits, among).alias("share")
         figures = tokens.select(retained(name, reference, rows), share).row(0)
-        shown[name] = f"{cell(figures[0], 0)} ({cell(figures[1], 0)})"
-    return shown
+        row[name] = f"{cell(figures[0], 0)} ({cell(figures[1], 0)})"
+    return row
 
 
 def retained_far(specs: Sequence[str], out: Path, size: Size) -> pl.DataFrame:
@@ -301,7 +306,7 @@ def printed() -> pl.DataFrame:
     """Rank correlations of tasks with minus perplexities, of the models of two tables of Based."""
     columns = ("all", "ar", "swde", "fda", "squad")
     table_1 = recallkit.paper_table("based:1").rename({"squad_f1": "squad"})
-    tables = [table.select(columns) for table in (table_1, recallkit.paper_table("based:6"))]
+    tables = table_1.select(columns), recallkit.paper_table("based:6").select(columns)
     models = pl.concat(tables).drop_nulls().unique()
     rows = []
     for task in columns[2:]:
@@ -377,10 +382,9 @@ def describe(name: str, out: Path, *, lists: bool) -> Path:
 
 def show(title: str, table: pl.DataFrame, digits: int = 1) -> None:
     """Prints a table in Markdown."""
-    print(f"\n{title}\n\n| {' | '.join(table.columns)} |")
-    print(f"|{'|'.join('---:' if kind.is_numeric() else '---' for kind in table.dtypes)}|")
+    print(f"\n{title}\n\n{harness.markdown(table.columns, is_header=True)}")
     for row in table.rows():
-        print(f"| {' | '.join(cell(value, digits) for value in row)} |")
+        print(harness.markdown([cell(value, digits) for value in row]))
 
 
 def cell(value: object, digits: int) -> str:
@@ -411,14 +415,17 @@ def relative(table: pl.DataFrame, column: str) -> pl.DataFrame:
 KINDS = {"retained": "retained", "gap_share": "gap share"}
 
 
+def points_of(panel: str, table: pl.DataFrame) -> list[dict[str, Any]]:
+    """Points of a panel: what is retained, and the gap share, against `known` recall, in per cent."""
+    finite = pl.col("x").is_finite() & pl.col("y").is_finite()
+    long = table.unpivot(list(KINDS), index="known", variable_name="kind", value_name="y")
+    points = long.rename({"known": "x"}).drop_nulls().filter(finite)
+    return points.with_columns(pl.col("kind").replace(KINDS), panel=pl.lit(panel)).to_dicts()
+
+
 def draw(panels: Mapping[str, pl.DataFrame], out: Path) -> None:
-    """The picture: what is retained, and the gap share, against `known` recall, in per cent."""
-    points = []
-    for panel, table in panels.items():
-        long = table.unpivot(list(KINDS), index="known", value_name="y").drop_nulls()
-        for row in long.filter(pl.col("y").is_finite(), pl.col("known").is_finite()).to_dicts():
-            point = {"panel": panel, "x": row["known"], "y": row["y"]}
-            points.append({**point, "kind": KINDS[row["variable"]]})
+    """The picture: equal parts of recall are on its lines."""
+    points = [point for panel, table in panels.items() for point in points_of(panel, table)]
     names = list(KINDS.values())
     legend = charts.legend_of(names)
     colours = {"domain": names, "range": [charts.Colour("m0"), charts.Colour("hits")]}
@@ -434,8 +441,9 @@ def draw(panels: Mapping[str, pl.DataFrame], out: Path) -> None:
     }
     equal = charts.layer("line", channels=axes, color="rule", strokeWidth=1.5)
     equal["data"] = {"values": [{"x": 0, "y": 0}, {"x": 100, "y": 100}]}
-    look = {"filled": True, "size": 36, "opacity": 0.8, "clip": True}
-    dots = charts.layer("point", channels=axes | kinds, **look)
+    dots = charts.layer(
+        "point", channels=axes | kinds, filled=True, size=36, opacity=0.8, clip=True
+    )
     spec = charts.plot(points, equal, dots, panels=list(panels), columns=3, width=170, height=170)
     caption = "What is retained, and the gap share of AR hits, against what is known of recall."
     figure = charts.Figure("validity", "Retained and known recall", caption, spec)
@@ -446,12 +454,8 @@ COLUMNS = ("model", "perplexity", "gap_share", "retained", "gain", "causal", *TA
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--out", type=Path, default=Path("validity"))
-    parser.add_argument("--quick", action="store_true", help="in half a minute: whether it works")
-    options = parser.parse_args()
-    out, size = options.out, QUICK if options.quick else Size()
+    args = harness.parse(__doc__, {"--out": "validity", "--quick": False})
+    out, size = Path(args.out), QUICK if args.quick else Size()
     slices = make_slices(out / "slices", sample=size.sample)
     weights = controls(slices)
     show("Control models", weights)
