@@ -182,8 +182,9 @@ def compare(
         same = sum(a == b for a, b in zip(expected, rows[0].answers, strict=True))
         if not may_differ:
             assert all(run.answers == expected for run in rows), f"{name} has other results"
-        megabytes = f"{statistics.median(run.megabytes for run in rows):,.0f}"
-        cells = [name, spread(rates), megabytes, spread(ratios[name]), f"{same} of {len(expected)}"]
+        megabytes = statistics.median(run.megabytes for run in rows)
+        memory = "–" if math.isnan(megabytes) else f"{megabytes:,.0f}"
+        cells = [name, spread(rates), memory, spread(ratios[name]), f"{same} of {len(expected)}"]
         print(markdown(cells), flush=True)
     best = min(others, key=lambda name: statistics.median(ratios[name]))
     if stage:
@@ -214,7 +215,7 @@ def compare_calls(
     def measure(name: str) -> Run:
         answers = calls[name]()
         run, _ = timed(calls[name], clock)
-        return run._replace(answers=() if answers is None else answers)
+        return Run(run.seconds, answers=() if answers is None else answers)
 
     compare(title, list(calls), measure, **options)
 

@@ -170,9 +170,8 @@ def measure_on_ids(task: str, method: str, name: str) -> harness.Run:
     prepare = ON_IDS[task][1][method]
     prepare(ids[: ids.size // WARM_UP_SHARE], folder)()
     run, columns = harness.timed(prepare(ids, folder))
-    return run._replace(
-        answers=[digest_arrays(*(np.asarray(column, np.int64) for column in columns))]
-    )
+    same_type = (np.asarray(column, np.int64) for column in columns)
+    return run._replace(answers=[digest_arrays(*same_type)])
 
 
 def write_inputs(folder: Path, num_tokens: int, table_tokens: int) -> None:
@@ -201,10 +200,8 @@ def shards_of(tokenizer: str) -> list[str]:
 
 def tokenize(tokenizer: str, _: Path) -> harness.Run:
     """The tokeniser alone."""
-    encode, texts = (
-        counting.encoder(fast=tokenizer == "gigatoken"),
-        counting.texts_of(shards_of(tokenizer)),
-    )
+    encode = counting.encoder(fast=tokenizer == "gigatoken")
+    texts = counting.texts_of(shards_of(tokenizer))
     encode(texts[:100])
     return harness.timed(lambda: encode(texts))[0]
 
