@@ -144,10 +144,6 @@ def taylor_attention(setting: Setting, b: int, n: int) -> Case:
     def ours(q: Tensor, k: Tensor, v: Tensor, *_: Tensor, impl: Any) -> Any:
         return taylor.taylor_attention(q, k, v, impl=impl, final_state=False)
 
-    def listed(q: Tensor, k: Tensor, v: Tensor, *_: Tensor) -> Tensor:
-        q, k, v = taylor_features(q)[..., None, :], taylor_features(k)[..., None, :], v[..., None]
-        return (q * (k * v).cumsum(2)).sum(-1) / ((q * k.cumsum(2)).sum(-1) + 1e-12)
-
     def wide(_q: Tensor, _k: Tensor, v: Tensor, q: Tensor, k: Tensor) -> Tensor:
         """Heads as wide as its values, as attention has."""
         return sdpa(q, k, v)
@@ -162,8 +158,6 @@ def taylor_attention(setting: Setting, b: int, n: int) -> Case:
         "SDPA": wide,
         **setting.on_gpu_only(fla_parallel_based=parallel_based),
     }
-    if b * h * n <= 1 << 14:  # the listing takes O(t f^2 v) of memory
-        runs["cumulative sums, as listed"] = listed
     make = partial(setting.normal, *((b, h, n, f),) * 2, *((b, h, n, v),) * 3)
     return Case(make, runs, 2.0 * b * h * n * (f + v))
 
