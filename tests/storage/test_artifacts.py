@@ -281,6 +281,30 @@ def test_equal_results_have_equal_digests_whatever_time_they_took(tmp_path):
     assert len(digests) == 1
 
 
+def test_a_list_whose_facts_were_edited_is_refused(tmp_path):
+    """Also where every member is as it was."""
+    table = tmp_path / "table.parquet"
+    parquet_files.write_parquet(
+        table, [pa.table({"a": [1]})], pa.schema({"a": pa.int64()}), {"n": 1}
+    )
+    listing = tmp_path / "table.json"
+    listing.write_text(listing.read_text().replace('"n": 1', '"n": 2'))
+    with pytest.raises(UserError, match="changed since it was written"):
+        parquet_files.read_manifest(table)
+
+
+def test_a_member_is_replaced_by_one_of_its_kind_alone(tmp_path):
+    for text in ("first", "second"):
+        with artifacts.adding(tmp_path / "page.html", "page") as path:
+            path.write_text(text)
+    with (
+        pytest.raises(UserError, match=r"a file \(page\) that such a command did not write"),
+        artifacts.adding(tmp_path / "page.html", "figures"),
+    ):
+        pass
+    assert (tmp_path / "page.html").read_text() == "second"
+
+
 def test_a_table_of_a_result_that_is_replaced_and_an_export_beside_it(tmp_path):
     """Tables that the new result has no more are removed; exports, other members, stay; what no
     list names is never replaced."""
