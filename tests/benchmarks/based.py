@@ -1,12 +1,13 @@
-"""Based's speeds (arXiv 2402.18668) with our models of random weights: Table 1, the left of Figure 1, Figure 4; and the zoo's.
+"""Based's speeds (arXiv 2402.18668) with our models of random weights: Table 1, the left of Figure
+1, Figure 4; and the zoo's.
 
     python tests/benchmarks/based.py table-1 --device cuda
     python tests/benchmarks/based.py figure-4 --device cuda
     python tests/benchmarks/based.py zoo --models attention based --size 360m --repeats 1
 
-A row is printed as soon as it is measured: the mean of all calls, and the rate beside the one that the paper prints (one
-H100). What does not fit in memory ends its task. Unlike in the paper there are no CUDA graphs, cuBLAS in place of Cutlass
-and no kernel of Fast Transformers.
+A row is printed as soon as it is measured: the mean of all calls, and the rate beside the one that
+the paper prints (one H100). What does not fit in memory ends its task. Unlike in the paper there
+are no CUDA graphs, cuBLAS in place of Cutlass and no kernel of Fast Transformers.
 """
 
 from __future__ import annotations
@@ -75,9 +76,11 @@ _SIX = tuple(
 _GENERATED = ("prefill", "generation")
 SIDES = (1, 4, 8, 16, 24, 32, 48, 64, 128, 256, 512, 1024, 2048, 4096)
 PROTOCOLS = {
-    # Its caption: prompts of 4,096 ids, 16,384 for 360M parameters, 2,048 new ones. The batch is that of 6.2.
+    # Its caption: prompts of 4,096 ids, 16,384 for 360M parameters, 2,048 new ones. The batch is
+    # that of 6.2.
     "table-1": Protocol(_GENERATED, _SIX, new=2048),
-    # Its caption has 2 rows and 1,024 new ids. The values on the axes are in no text: these include 6.2's 4,096 and 128.
+    # Its caption has 2 rows and 1,024 new ids. The values on the axes are in no text: these include
+    # 6.2's 4,096 and 128.
     "figure-4": Protocol(
         _GENERATED,
         _SIX,
@@ -85,7 +88,8 @@ PROTOCOLS = {
         tuple(1 << k for k in range(10)),
         new=1024,
     ),
-    # Its caption has 512 matrices; the sides, bfloat16 and 100 calls are those of gemm_micro.py, published with the authors' code.
+    # Its caption has 512 matrices; the sides, bfloat16 and 100 calls are those of gemm_micro.py,
+    # published with the authors' code.
     "figure-1": Protocol(("product",), (PRODUCT,), batches=(512,), sides=SIDES, repeats=100),
     "zoo": Protocol(
         ("scoring", *_GENERATED), tuple(zoo.ARCHITECTURES), (1024,), (8,), new=32, repeats=3
@@ -96,7 +100,8 @@ PROTOCOLS = {
 def build(
     name: str, size: str, context: int, device: torch.device, dtype: torch.dtype
 ) -> NativeModel:
-    """The preset, or the zoo's architecture at this size, with weights as initialised for training."""
+    """The preset, or the zoo's architecture at this size, with weights as initialised for
+    training."""
     is_preset = name in presets.PRESETS
     config = presets.preset(name, context) if is_preset else zoo.architecture(name, size, context)
     with torch.device(device):
@@ -132,7 +137,8 @@ def work_of(
 
 
 def printed_rate(model: str, task: str, size: dict[str, int]) -> float | None:
-    """Tokens per millisecond in Table 1, whose generation 6.2 ascribes to 1,024 tokens and its caption to 2,048; None if it has none."""
+    """Tokens per millisecond in Table 1, whose generation 6.2 ascribes to 1,024 tokens and its
+    caption to 2,048; None if it has none."""
     prompt = 16_384 if model.endswith("360m") else 4096
     sizes = {
         "prefill": [{"b": 2, "n": prompt}],

@@ -3,9 +3,10 @@
     python tests/benchmarks/counting.py --tokens 100M --repeats 3
     python tests/benchmarks/counting.py --tokens 500M      # in chunks, their runs merged
 
-Ids come from $RECALLKIT_TEST_DATA (corpus/train-0*.jsonl.zst, tokenizers/gpt2.json), tiled to the wanted number. Each
-method runs in a fresh process a repeat: it warms up on a million tokens, counts once, which pays for memory that the
-system hands out, and is timed when it counts again, as every later chunk of a long run does. Memory is that of the first count.
+Ids come from $RECALLKIT_TEST_DATA (corpus/train-0*.jsonl.zst, tokenizers/gpt2.json), tiled to the
+wanted number. Each method runs in a fresh process a repeat: it warms up on a million tokens, counts
+once, which pays for memory that the system hands out, and is timed when it counts again, as every
+later chunk of a long run does. Memory is that of the first count.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def ours(ids: np.ndarray) -> Callable[[], Columns]:
     def count() -> Columns:
         run = None
         for begin in range(0, ids.size, CHUNK_TOKENS):
-            # A chunk begins with the last id of the one before, so that the bigram across is counted.
+            # A chunk begins with the last id of the one before, so that the bigram across is
+            # counted.
             chunk = count_bigrams(
                 ids[max(0, begin - 1) : begin + CHUNK_TOKENS], starts, num_threads=NUM_THREADS
             )
@@ -88,7 +90,8 @@ METHODS = {
     "DuckDB GROUP BY": duckdb_group_by,
     "polars streaming": polars_streaming,
 }
-"""Each takes ids and gives the function that is timed, which returns bigrams and how often they occur."""
+"""Each takes ids and gives the function that is timed, which returns bigrams and how often they
+occur."""
 
 
 def measure(name: str, path: str) -> harness.Run:
@@ -112,7 +115,8 @@ def texts_of(shards: list[str]) -> list[str]:
 
 
 def encoder(*, fast: bool = True) -> Callable[[list[str]], tuple[np.ndarray, np.ndarray]]:
-    """GPT-2's ids of texts, and their offsets: by gigatoken where it is installed, or else by `tokenizers`."""
+    """GPT-2's ids of texts, and their offsets: by gigatoken where it is installed, or else by
+    `tokenizers`."""
     from recallkit.text import encoding, tokenizers
 
     tokenizer = tokenizers.load_tokenizer(harness.tokenizer_file())
@@ -122,8 +126,8 @@ def encoder(*, fast: bool = True) -> Callable[[list[str]], tuple[np.ndarray, np.
 def write_ids(path: Path, num_tokens: int) -> None:
     """Writes real token ids, uint16.
 
-    Tile i starts elsewhere, and every fourth tile adds 1 to all ids more often than the last: distinct bigrams then
-    grow about as in fresh text (7M at 500M tokens).
+    Tile i starts elsewhere, and every fourth tile adds 1 to all ids more often than the last:
+    distinct bigrams then grow about as in fresh text (7M at 500M tokens).
     """
     base = encoder()(texts_of(harness.shards()))[0].astype(np.uint32)
     ids = np.lib.format.open_memmap(path, "w+", np.uint16, (num_tokens,))

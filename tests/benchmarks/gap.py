@@ -1,10 +1,12 @@
-"""Attributes the gap of two control models with recallkit and splits it with a join of DuckDB: seconds, memory.
+"""Attributes the gap of two control models with recallkit and splits it with a join of DuckDB:
+seconds, memory.
 
     python tests/benchmarks/gap.py                   # 8,000 sequences of 2,048 tokens of real text
     python tests/benchmarks/gap.py --sequences 4000 --repeats 3
 
-Ours makes all tables with intervals; DuckDB only the split by source and AR hit. Each method runs in a fresh process
-a repeat, 2 threads: it warms up on 64 sequences, then runs once. Every split is compared with ours.
+Ours makes all tables with intervals; DuckDB only the split by source and AR hit. Each method runs
+in a fresh process a repeat, 2 threads: it warms up on 64 sequences, then runs once. Every split is
+compared with ours.
 """
 
 from __future__ import annotations

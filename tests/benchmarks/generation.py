@@ -1,11 +1,13 @@
-"""Generates greedily with recallkit and with transformers' own `generate`, in turn: new tokens a second.
+"""Generates greedily with recallkit and with transformers' own `generate`, in turn: new tokens a
+second.
 
     python tests/benchmarks/generation.py
     python tests/benchmarks/generation.py --device cuda --dtype bfloat16
 
-Models have random weights, prompts random ids of lengths within a tenth of the one asked for. `generate` gets them padded
-at the left, with their mask, and neither side stops before the last token. Each side runs twice in a round, and the second
-run is timed. "same" counts prompts with the same ids on both sides.
+Models have random weights, prompts random ids of lengths within a tenth of the one asked for.
+`generate` gets them padded at the left, with their mask, and neither side stops before the last
+token. Each side runs twice in a round, and the second run is timed. "same" counts prompts with the
+same ids on both sides.
 """
 
 from __future__ import annotations

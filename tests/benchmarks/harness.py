@@ -1,4 +1,5 @@
-"""What benchmarks share: options, methods in turn with seconds and memory, one table of rates and ratios, rows of the page."""
+"""What benchmarks share: options, methods in turn with seconds and memory, one table of rates and
+ratios, rows of the page."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ print(json.dumps(getattr(importlib.import_module({module!r}), {name!r})(*json.lo
 def parse(
     doc: str | None, options: Mapping[str, Any], **choices: Iterable[str]
 ) -> argparse.Namespace:
-    """The command line: options, whose type is that of their default, a list's that of its first item.
+    """The command line: options, whose type is that of their default, a list's that of its first
+    item.
 
     A name without dashes stands for any number of words. `choices`: what an option's words can be.
     """
@@ -76,7 +78,10 @@ def scratch() -> Iterator[Path]:
 
 def machine(threads: int = NUM_THREADS) -> str:
     """The processor, its cores and how busy they are."""
-    return f"{platform.machine()}, {os.cpu_count()} cores, {threads} threads, load before {os.getloadavg()[0]:.1f}"
+    return (
+        f"{platform.machine()}, {os.cpu_count()} cores, {threads} threads, load before "
+        f"{os.getloadavg()[0]:.1f}"
+    )
 
 
 def shards() -> list[str]:
@@ -104,7 +109,8 @@ class Run(NamedTuple):
 
 
 def memory_kb(field: str) -> int:
-    """This process's memory: VmRSS now, VmHWM at its peak. (getrusage's peak would carry the parent's over.)"""
+    """This process's memory: VmRSS now, VmHWM at its peak. (getrusage's peak would carry the
+    parent's over.)"""
     return int(Path("/proc/self/status").read_text().partition(f"{field}:")[2].split()[0])
 
 
@@ -123,7 +129,8 @@ def timed(
 
 
 def clock_of(device: str, threads: int = 1) -> Callable[[], float]:
-    """The processor's seconds on one thread, which other work on the machine changes less; else those of the wall."""
+    """The processor's seconds on one thread, which other work on the machine changes less; else
+    those of the wall."""
     return time.process_time if device == "cpu" and threads == 1 else time.perf_counter
 
 
@@ -161,11 +168,12 @@ def compare(
     targets: Mapping[str, float] | None = None,
     may_differ: bool = False,
 ) -> None:
-    """Prints a table of methods in turn, ours first, and the row of `stage` beside the fastest other.
+    """Prints a table of methods in turn, ours first, and the row of `stage` beside the fastest
+    other.
 
-    Ratios are those within a round, above 1 ours is faster. Rates are `work` in a second; with the unit s seconds are
-    printed. `targets`: the least ratio by method. Raises AssertionError for answers that are not ours unless they
-    `may_differ`; the table then says how many are the same.
+    Ratios are those within a round, above 1 ours is faster. Rates are `work` in a second; with the
+    unit s seconds are printed. `targets`: the least ratio by method. Raises AssertionError for
+    answers that are not ours unless they `may_differ`; the table then says how many are the same.
     """
     runs = in_turn(methods, repeats, measure)
     ours, *others = methods
@@ -209,7 +217,8 @@ def compare_calls(
 ) -> None:
     """`compare` of calls in this process, whose results, if any, are lists of answers.
 
-    A call runs twice in a round, and the second run is timed: the first begins with whatever memory another left behind.
+    A call runs twice in a round, and the second run is timed: the first begins with whatever memory
+    another left behind.
     """
 
     def measure(name: str) -> Run:
@@ -245,9 +254,11 @@ class Timing:
 def time_call(
     call: Callable[[int], Any], device: torch.device, *, repeats: int, most_calls: int = MOST_CALLS
 ) -> Timing:
-    """The time of a call, whose argument counts those of a sample, in `repeats` samples of at most `most_calls`.
+    """The time of a call, whose argument counts those of a sample, in `repeats` samples of at most
+    `most_calls`.
 
-    The first two calls, which may compile, are in no sample. What fails or takes too much memory has a `problem`.
+    The first two calls, which may compile, are in no sample. What fails or takes too much memory
+    has a `problem`.
     """
     try:
         call(0)
@@ -327,7 +338,8 @@ def print_stage(
     target: float | None = None,
     ratio: float | None = None,
 ) -> None:
-    """Prints a row of that table: rates or, where `unit` is s, seconds. Above a ratio of 1, or a median of rounds, ours is faster."""
+    """Prints a row of that table: rates or, where `unit` is s, seconds. Above a ratio of 1, or a
+    median of rounds, ours is faster."""
     speedup = ratio or (theirs / ours if unit == "s" else ours / theirs)
     met = "–" if target is None else f"{target:.2g}: {'met' if speedup >= target else '**missed**'}"
     rates = [
@@ -335,5 +347,6 @@ def print_stage(
         for item in (ours, theirs)
     ]
     print(
-        f"{STAGE}| {stage} | {rates[0]} {unit} | {peer}: {rates[1]} {unit} | {speedup:.3g} | {met} |"
+        f"{STAGE}| {stage} | {rates[0]} {unit} | {peer}: {rates[1]} {unit} | {speedup:.3g} | "
+        f"{met} |"
     )

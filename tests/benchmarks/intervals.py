@@ -1,12 +1,15 @@
-"""Simulates how often 95 % intervals contain the truth, on real text, for each kind of interval: see docs/intervals.md.
+"""Simulates how often 95 % intervals contain the truth, on real text, for each kind of interval:
+see docs/intervals.md.
 
-    python tests/benchmarks/intervals.py                            # all kinds, 300 draws of 20, 50 and 200 documents
-    python tests/benchmarks/intervals.py accuracy mqar --draws 1000
+    python tests/benchmarks/intervals.py                            # all kinds, 300 draws of 20, 50
+    and 200 documents python tests/benchmarks/intervals.py accuracy mqar --draws 1000
 
-A population is a set of real documents (rows of a document that is queried, sequences of MQAR), whose figures over all of them are the
-truth. Documents are drawn from it with replacement, and each draw is measured with the program's own code, as if it were all that
-there is. Printed are, for each number of documents, the share of draws whose interval contains the truth in %, in brackets the
-median width in units of the figure, and how many draws had no interval, if any. 300 draws of 95 % give 92.5 to 97.5.
+A population is a set of real documents (rows of a document that is queried, sequences of MQAR),
+whose figures over all of them are the truth. Documents are drawn from it with replacement, and each
+draw is measured with the program's own code, as if it were all that there is. Printed are, for each
+number of documents, the share of draws whose interval contains the truth in %, in brackets the
+median width in units of the figure, and how many draws had no interval, if any. 300 draws of 95 %
+give 92.5 to 97.5.
 
 Text comes from $RECALLKIT_TEST_DATA (corpus/valid.jsonl.zst, evals/*.jsonl).
 """
@@ -54,7 +57,8 @@ def figure_of(row: Mapping[str, Any], name: str, suffix: str = "_ci") -> Figure:
 
 @dataclass(frozen=True)
 class Population:
-    """Documents 0 to `size` - 1, and what is measured of some of them, given by their numbers (a document may occur several times)."""
+    """Documents 0 to `size` - 1, and what is measured of some of them, given by their numbers (a
+    document may occur several times)."""
 
     name: str
     size: int
@@ -62,7 +66,8 @@ class Population:
 
 
 MOST_DOCUMENTS = 1000
-"""Documents of a population of `gap`: few enough to be resampled one by one (`ratio.MOST_GROUPS`)."""
+"""Documents of a population of `gap`: few enough to be resampled one by one
+(`ratio.MOST_GROUPS`)."""
 SHORT = 4096
 """Characters of the beginnings of documents."""
 CONTROLS = ("control:recall", "control:bigram")
@@ -74,7 +79,8 @@ ZOO = ("zoo:attention", "zoo:hybrid", "zoo:based", "zoo:delta", "zoo:mamba", "zo
 def sliced(
     slices: Path, texts: Sequence[Document], seq_len: int = 256, most: int | None = SHORT
 ) -> Path:
-    """A slice directory of documents, or of the first `most` characters of each, by the zoo's counts."""
+    """A slice directory of documents, or of the first `most` characters of each, by the zoo's
+    counts."""
     import recallkit
 
     file = slices.with_suffix(".jsonl")
@@ -116,9 +122,11 @@ def documents_of(data: Path) -> Iterator[Document]:
 
 
 def populations_of_gap(data: Path, folder: Path, limit: int | None) -> Iterator[Population]:
-    """Documents, whole or their beginnings, in short and in long sequences; two models, which differ by a cache.
+    """Documents, whole or their beginnings, in short and in long sequences; two models, which
+    differ by a cache.
 
-    Whole documents differ ten-thousandfold in size: 20 of them are as few as 3 of equal size, most often.
+    Whole documents differ ten-thousandfold in size: 20 of them are as few as 3 of equal size, most
+    often.
     """
     texts = list(itertools.islice(documents_of(data), min(limit or MOST_DOCUMENTS, MOST_DOCUMENTS)))
     for most, seq_len in ((SHORT, 256), (SHORT, 2048), (None, 256), (None, 2048)):
@@ -145,9 +153,11 @@ MINORITY = {"Github": 9, "FreeLaw": 101}
 
 
 def populations_of_minority(data: Path, folder: Path, limit: int | None) -> Iterator[Population]:
-    """The beginnings of 101 statutes and of 9 files of code, as they are, and with code's gap made another's.
+    """The beginnings of 101 statutes and of 9 files of code, as they are, and with code's gap made
+    another's.
 
-    So that the code's share is small, its gap in AR hits is divided by 3, and that of its other tokens multiplied by 2 or 6.
+    So that the code's share is small, its gap in AR hits is divided by 3, and that of its other
+    tokens multiplied by 2 or 6.
     """
     documents = [text for text in documents_of(data) if len(text.text) > 400]
     texts = []
@@ -172,7 +182,8 @@ def populations_of_minority(data: Path, folder: Path, limit: int | None) -> Iter
 
 
 class Part(NamedTuple):
-    """Rows of a table by name, their sums by document, and those of all tokens, which shares are of."""
+    """Rows of a table by name, their sums by document, and those of all tokens, which shares are
+    of."""
 
     names: list[str]
     rows: TableSums
@@ -180,7 +191,8 @@ class Part(NamedTuple):
 
 
 def rows_of_gap(sums: Sums) -> Iterator[Part]:
-    """All tokens, AR hits, and of each other table the rows at the 20th, 50th and 80th percentile of those that any document in ten has."""
+    """All tokens, AR hits, and of each other table the rows at the 20th, 50th and 80th percentile
+    of those that any document in ten has."""
     slices = sums.tables["slices"]
     all_tokens = slices.slice("all")
     yield Part(["all tokens", "AR hits"], slices.slice("all", "ar_hit"), all_tokens)
@@ -215,7 +227,8 @@ def drawn_from(rows: TableSums, documents: np.ndarray) -> TableSums:
 
 
 def measure_gap(parts: list[Part], documents: np.ndarray) -> Figures:
-    """The gap in nats per token and its share of the whole gap, of each row of each part, in the documents that are drawn."""
+    """The gap in nats per token and its share of the whole gap, of each row of each part, in the
+    documents that are drawn."""
     from recallkit.measure.ratio import ratio
 
     figures: dict[str, Any] = {}
@@ -230,7 +243,8 @@ def measure_gap(parts: list[Part], documents: np.ndarray) -> Figures:
 
 
 def measure_retained(hits: TableSums, documents: np.ndarray) -> Figures:
-    """What each model retains in the documents that are drawn, and its recall gain; beside the plain percentile interval."""
+    """What each model retains in the documents that are drawn, and its recall gain; beside the
+    plain percentile interval."""
     from recallkit.measure.ratio import ratio, resample_weights
     from recallkit.measure.shares import retained
 
@@ -257,14 +271,16 @@ def ends_of(figure: Ratio, place: int) -> Figure:
 
 
 INTERVENED = 300
-"""Documents of the population of `intervene`, all of whose repeated tokens are sampled once, so that what each loses is known."""
+"""Documents of the population of `intervene`, all of whose repeated tokens are sampled once, so
+that what each loses is known."""
 INTERVENED_SLICES = ("ar_hit", "repeated_frequent")
 SAMPLES = 200
 """Tokens of each slice that are then sampled of the documents drawn."""
 
 
 def populations_of_intervene(data: Path, folder: Path, limit: int | None) -> Iterator[Population]:
-    """The causal recall of control models in each repeated token of the beginnings of documents; of those drawn only a sample is read."""
+    """The causal recall of control models in each repeated token of the beginnings of documents; of
+    those drawn only a sample is read."""
     from recallkit.intervening import InterventionOptions, intervene
     from recallkit.intervening.tables import read_measures
     from recallkit.measure.labelled import open_scores, open_tokens
@@ -312,7 +328,8 @@ def measure_intervention(
     seeds: Iterator[int],
     documents: np.ndarray,
 ) -> Figures:
-    """Causal recall and its share of the gap in the documents that are drawn, by a sample of their tokens; of all documents, by all."""
+    """Causal recall and its share of the gap in the documents that are drawn, by a sample of their
+    tokens; of all documents, by all."""
     from recallkit.intervening.sampling import COLUMNS, Pool
     from recallkit.intervening.tables import make_tables
     from recallkit.measure.sums import Sums
@@ -352,9 +369,11 @@ def measure_intervention(
 
 
 def populations_of_profile(data: Path, folder: Path, limit: int | None) -> Iterator[Population]:
-    """Documents of the validation shard, each cut into sequences of its own, and up to the first 4,096 tokens of each; the zoo's counts.
+    """Documents of the validation shard, each cut into sequences of its own, and up to the first
+    4,096 tokens of each; the zoo's counts.
 
-    Whole documents differ ten-thousandfold in size: 20 of them are as few as 3 of equal size, most often.
+    Whole documents differ ten-thousandfold in size: 20 of them are as few as 3 of equal size, most
+    often.
     """
     import pyarrow as pa
 
@@ -417,10 +436,12 @@ SHARES = (0.005, 0.02, 0.1, 0.5, 0.98)
 
 
 def populations_of_accuracy(data: Path, folder: Path, limit: int | None) -> Iterator[Population]:
-    """Rows of FDA and of SWDE with their documents; a model is right where its NLL of the answer is among the lowest share.
+    """Rows of FDA and of SWDE with their documents; a model is right where its NLL of the answer is
+    among the lowest share.
 
-    So proportions of any size have the dependence of real rows. The reference is `control:recall`, the other model `control:bigram`:
-    one with the same share of right answers, one with the same limit in nats.
+    So proportions of any size have the dependence of real rows. The reference is `control:recall`,
+    the other model `control:bigram`: one with the same share of right answers, one with the same
+    limit in nats.
     """
     from recallkit.recall.accuracy import by_document, compare_shares
     from recallkit.recall.run import RecallOptions, plan_recall
@@ -459,7 +480,8 @@ def populations_of_accuracy(data: Path, folder: Path, limit: int | None) -> Iter
 
 
 def populations_of_mqar(_: Path, folder: Path, limit: int | None) -> Iterator[Population]:
-    """Sequences of MQAR, asked of two models of the zoo and of `control:recall`, which recalls nine in ten values."""
+    """Sequences of MQAR, asked of two models of the zoo and of `control:recall`, which recalls nine
+    in ten values."""
     from recallkit.mqar.run import plan_mqar
     from recallkit.mqar.tables import sample_intervals
     from recallkit.options import MqarOptions
@@ -527,7 +549,8 @@ KINDS: Mapping[str, Callable[[Path, Path, int | None], Iterator[Population]]] = 
     "accuracy": populations_of_accuracy,
     "mqar": populations_of_mqar,
 }
-"""What makes the populations of a kind: of the folder of real text, a folder to work in, and at most how many documents."""
+"""What makes the populations of a kind: of the folder of real text, a folder to work in, and at
+most how many documents."""
 
 
 # ------------------------------------------------------------------------------------------------------------ simulating
@@ -535,7 +558,8 @@ KINDS: Mapping[str, Callable[[Path, Path, int | None], Iterator[Population]]] = 
 
 @dataclass
 class Coverage:
-    """Of a figure and a number of documents: draws, those without an interval, those that contain the truth, all widths and figures."""
+    """Of a figure and a number of documents: draws, those without an interval, those that contain
+    the truth, all widths and figures."""
 
     draws: int = 0
     missing: int = 0
@@ -563,7 +587,8 @@ class Coverage:
 def simulate(
     population: Population, numbers: list[int], draws: int, seed: int = 0
 ) -> dict[str, tuple[float, dict[int, Coverage]]]:
-    """Each figure of a population: its truth, and its coverage by the number of documents that were drawn."""
+    """Each figure of a population: its truth, and its coverage by the number of documents that were
+    drawn."""
     figures = population.measure(np.arange(population.size))
     truth = {
         name: float(outcomes) for name, (outcomes, _, _) in figures.items() if outcomes is not None
@@ -589,7 +614,8 @@ def main() -> None:
                 outcomes = simulate(population, args.documents, args.draws)
                 seconds = time.perf_counter() - begun
                 print(
-                    f"\n{population.name}: {population.size:,} documents, {args.draws:,} draws, {seconds:.0f} s\n"
+                    f"\n{population.name}: {population.size:,} documents, {args.draws:,} draws, "
+                    f"{seconds:.0f} s\n"
                 )
                 print("\n".join(table_of(outcomes, args.documents)), flush=True)
 

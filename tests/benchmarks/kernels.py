@@ -1,12 +1,14 @@
-"""Times each operation of `recallkit.kernels` beside its peers: PyTorch's own, the formula as it is usually written, public libraries.
+"""Times each operation of `recallkit.kernels` beside its peers: PyTorch's own, the formula as it is
+usually written, public libraries.
 
     python tests/benchmarks/kernels.py
     python tests/benchmarks/kernels.py token_nll taylor_attention --device cuda --repeats 15
 
-Each implementation's time is the median of samples taken in turn with the others', of so many calls that a sample takes 20 ms
-or more (50 on CPU). On a GPU inputs go through copies that exceed its second-level cache three times, and single steps of
-decoding are replayed from a graph. Rates are of the least work; shares are of a large copy or a large matrix product measured
-in the same run; above 1 in `x ours`, recallkit is faster. It needs torch and numpy, triton on a GPU; fla, liger-kernel and
+Each implementation's time is the median of samples taken in turn with the others', of so many calls
+that a sample takes 20 ms or more (50 on CPU). On a GPU inputs go through copies that exceed its
+second-level cache three times, and single steps of decoding are replayed from a graph. Rates are of
+the least work; shares are of a large copy or a large matrix product measured in the same run; above
+1 in `x ours`, recallkit is faster. It needs torch and numpy, triton on a GPU; fla, liger-kernel and
 cut-cross-entropy are timed where they are installed.
 """
 
@@ -80,23 +82,27 @@ class Setting:
 
 
 class Case(NamedTuple):
-    """An operation at one size: its inputs, its implementations (ours first), and the least work."""
+    """An operation at one size: its inputs, its implementations (ours first), and the least
+    work."""
 
     make: Callable[[], Sequence[Tensor]]
     runs: dict[str, Callable[..., Any]]
     elements: float
     """Least elements read and written, of the setting's precision; a step's states are float32."""
     flops: float = 0.0
-    """Arithmetic operations that every implementation needs; 0 where memory traffic is the bound."""
+    """Arithmetic operations that every implementation needs; 0 where memory traffic is the
+    bound."""
     is_step: bool = False
-    """Whether it is so short that a GPU replays it from a graph, so that the GPU is timed and not Python."""
+    """Whether it is so short that a GPU replays it from a graph, so that the GPU is timed and not
+    Python."""
 
 
 # ----------------------------------------------------------------------------------------------- operations and their peers
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """PyTorch's softmax attention, causal or with a mask (FlashAttention on a GPU in half precision); all (b, h, t, k)."""
+    """PyTorch's softmax attention, causal or with a mask (FlashAttention on a GPU in half
+    precision); all (b, h, t, k)."""
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
 
 
@@ -251,7 +257,8 @@ def masked_attention(setting: Setting, b: int, n: int) -> Case:
     h, k, stride = setting.heads, 64, 128 if setting.on_gpu else 64
 
     def sees(queries: Tensor, keys: Tensor) -> Tensor:
-        """Sparse Transformers' fixed pattern: the query's own block, and the last token of every block."""
+        """Sparse Transformers' fixed pattern: the query's own block, and the last token of every
+        block."""
         return ((queries // stride == keys // stride) | ((keys + 1) % stride == 0)) & (
             keys <= queries
         )
@@ -352,7 +359,8 @@ def selective_scan(setting: Setting, b: int, n: int, d: int) -> Case:
         x, dt, gate, write, read = setting.normal(*[(n, b, d)] * 3, *[(n, b, state)] * 2)
         return x, dt, rates, write, read, gate, torch.full((d,), -4.0, device=setting.device)
 
-    # Of x, dt, the gate and the output; on a GPU the 16 exponentials per element take longer than these.
+    # Of x, dt, the gate and the output; on a GPU the 16 exponentials per element take longer than
+    # these.
     return Case(make, {**setting.ours(ours), "step by step": by_steps}, 4.0 * b * n * d)
 
 
@@ -436,7 +444,8 @@ RECURRENCES = {
 
 
 def recurrence(name: str, setting: Setting, b: int, n: int) -> Case:
-    """A linear recurrence that flash-linear-attention has kernels for; without it ours is PyTorch's also on a GPU."""
+    """A linear recurrence that flash-linear-attention has kernels for; without it ours is PyTorch's
+    also on a GPU."""
     h, k = setting.heads, 64 if setting.on_gpu else 48
 
     def run(*inputs: Tensor, impl: Any) -> Tensor:
@@ -457,7 +466,8 @@ _FIGURE_5: list[Size] = [
     *((4, 1 << k) for k in range(9, 16)),
     *((b, 1024) for b in (2, 8, 16, 32, 128, 256)),
 ]
-# Its Figure 7 has 8 to 256 rows, and the median of four positions, at all of which the window is full.
+# Its Figure 7 has 8 to 256 rows, and the median of four positions, at all of which the window is
+# full.
 _FIGURE_7: list[Size] = [(16, 64), (1, 64), *((b, 64) for b in (8, 64, 128, 256)), (16, 128)]
 _WIDE: list[Size] = [(b, 2048, 2048) for b in (8, 1, 4, 32)]
 
@@ -534,7 +544,8 @@ OPERATIONS: dict[str, tuple[Callable[..., Case], str, list[Size], list[Size]]] =
         RECURRENCES, (recurrence, "b n", [(8, 4096), (8, 1024), (8, 16384)], [(1, 256), (1, 1024)])
     ),
 }
-"""Name -> a function of the setting and a size, the size's names, sizes on a GPU and on CPU, smallest first on CPU."""
+"""Name -> a function of the setting and a size, the size's names, sizes on a GPU and on CPU,
+smallest first on CPU."""
 
 
 def cases(name: str, setting: Setting) -> Iterator[tuple[dict[str, int], Case]]:
@@ -552,7 +563,8 @@ def cases(name: str, setting: Setting) -> Iterator[tuple[dict[str, int], Case]]:
 def time_in_turn(
     calls: dict[str, Callable[[int], Any]], device: torch.device, repeats: int
 ) -> dict[str, Timing]:
-    """The time of each call by name, of samples in turn, so that other load on the machine affects all of them."""
+    """The time of each call by name, of samples in turn, so that other load on the machine affects
+    all of them."""
     samples = harness.in_turn(
         calls, repeats, lambda name: harness.time_call(calls[name], device, repeats=1)
     )
@@ -566,7 +578,8 @@ def time_in_turn(
 
 
 def ceilings(setting: Setting) -> dict[str, float]:
-    """Bytes per second of a large copy (read and written), operations per second of a large square matrix product."""
+    """Bytes per second of a large copy (read and written), operations per second of a large square
+    matrix product."""
     elements, side = (1 << 28, 8192) if setting.on_gpu else (1 << 23, 1024)
     (source,) = setting.normal((elements,), dtype=torch.float32)
     target = torch.empty_like(source)
@@ -648,7 +661,8 @@ def rounded(number: float, unit: str) -> str:
 def print_rows(
     name: str, case: Case, timings: dict[str, Timing], setting: Setting, highest: dict[str, float]
 ) -> None:
-    """Time, rate, its share of the copy rate or the matrix rate, and the time relative to ours, the first."""
+    """Time, rate, its share of the copy rate or the matrix rate, and the time relative to ours, the
+    first."""
     work = {"B/s": case.elements * setting.dtype.itemsize, "FLOP/s": case.flops}
     unit = max(work, key=lambda unit: work[unit] / highest[unit])
     ours = next(iter(timings.values())).median

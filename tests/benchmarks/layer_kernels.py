@@ -1,10 +1,13 @@
-"""Recurrent layers of transformers on our kernels, beside the functions that transformers itself has for them.
+"""Recurrent layers of transformers on our kernels, beside the functions that transformers itself
+has for them.
 
-    python tests/benchmarks/layer_kernels.py [FAMILY ...] [--repeats 5] [--device cuda --dtype bfloat16]
+    python tests/benchmarks/layer_kernels.py [FAMILY ...] [--repeats 5] [--device cuda --dtype
+    bfloat16]
 
-Each family is built small, with random weights, and scores the same ids both ways in turn: CPU seconds on one thread,
-or on a GPU those of the clock. mamba-768 has the width and the vocabulary of a released Mamba, and four layers. A Mamba
-is also timed beside a model of our own mixers with the same weights.
+Each family is built small, with random weights, and scores the same ids both ways in turn: CPU
+seconds on one thread, or on a GPU those of the clock. mamba-768 has the width and the vocabulary of
+a released Mamba, and four layers. A Mamba is also timed beside a model of our own mixers with the
+same weights.
 """
 
 from __future__ import annotations

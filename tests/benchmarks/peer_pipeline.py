@@ -1,13 +1,16 @@
-"""`count` and `slice` beside the pipeline that one writes by hand: whole commands in turn, processor seconds and peak memory.
+"""`count` and `slice` beside the pipeline that one writes by hand: whole commands in turn,
+processor seconds and peak memory.
 
-    python tests/benchmarks/peer_pipeline.py                      # counts three training shards, slices the fourth
-    python tests/benchmarks/peer_pipeline.py --counted $C/train-0*.jsonl.zst --sliced $C/train-0*.jsonl.zst
+    python tests/benchmarks/peer_pipeline.py                      # counts three training shards,
+    slices the fourth python tests/benchmarks/peer_pipeline.py --counted $C/train-0*.jsonl.zst
+    --sliced $C/train-0*.jsonl.zst
 
-The peer is `peer_count` and `peer_slice` below, as little code as does it: gigatoken (`tokenizers` where
-it is not installed), sorts in memory, polars and DuckDB. It makes the bigram counts, and 12 of the 16
-columns of `tokens.parquet`; it has no hashes of n-grams, text, matches, digests or resumption, reads one
-form of record, and takes no vocabulary of more than 2^16. The tables of counts, and the columns that both
-have, are compared. Seconds are user and system time of the whole process, imports included.
+The peer is `peer_count` and `peer_slice` below, as little code as does it: gigatoken (`tokenizers`
+where it is not installed), sorts in memory, polars and DuckDB. It makes the bigram counts, and 12
+of the 16 columns of `tokens.parquet`; it has no hashes of n-grams, text, matches, digests or
+resumption, reads one form of record, and takes no vocabulary of more than 2^16. The tables of
+counts, and the columns that both have, are compared. Seconds are user and system time of the whole
+process, imports included.
 """
 
 from __future__ import annotations
@@ -52,7 +55,8 @@ def read_records(shards: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def encode(texts: list[str], tokenizer: str) -> tuple[Any, Any]:
-    """The ids of all texts, uint16, each followed by the end token, and how many each has, with it."""
+    """The ids of all texts, uint16, each followed by the end token, and how many each has, with
+    it."""
     import numpy as np
 
     try:
@@ -112,7 +116,8 @@ def peer_slice(shards: list[str], tokenizer: str, counts: str, out: str) -> None
     for first in range(0, len(ids) - 1, BLOCK):
         block, document = ids[first : first + BLOCK + 1], documents[first : first + BLOCK]
         row, pairs = np.arange(len(block) - 1), block[:-1].astype(np.uint32) << 16 | block[1:]
-        # Sequence, bigram and place in one number: sorted, earlier occurrences of a bigram are neighbours.
+        # Sequence, bigram and place in one number: sorted, earlier occurrences of a bigram are
+        # neighbours.
         keys = (row >> 11 << 32 | pairs) << 11 | row & 2047
         keys.sort()
         places, bigrams = (keys & 2047).astype(np.int32), keys >> 11
@@ -154,7 +159,8 @@ def peer_slice(shards: list[str], tokenizer: str, counts: str, out: str) -> None
 
 
 def usage(command: list[str], output: Path) -> harness.Run:
-    """Processor seconds, user and system, and MB at the peak, of a command, without an earlier `output` of it to reuse.
+    """Processor seconds, user and system, and MB at the peak, of a command, without an earlier
+    `output` of it to reuse.
 
     Raises SystemExit with what it prints if it fails.
     """
@@ -228,7 +234,8 @@ def commands(folder: Path, counts: list[str], slices: list[str]) -> dict[str, di
 
 
 def differing_rows(folder: Path) -> int:
-    """How many rows of the peer's tables are not in ours: bigrams, and the labels that both have (sources have other names)."""
+    """How many rows of the peer's tables are not in ours: bigrams, and the labels that both have
+    (sources have other names)."""
     import duckdb
 
     with duckdb.connect() as connection:

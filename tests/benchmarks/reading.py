@@ -1,4 +1,5 @@
-"""How fast `.jsonl.zst` is read: MB of raw text a second, ours and that of `datasets` streaming, on the same shard.
+"""How fast `.jsonl.zst` is read: MB of raw text a second, ours and that of `datasets` streaming, on
+the same shard.
 
     python tests/benchmarks/reading.py [--repeats 5] [--shard FILE.jsonl.zst]
 

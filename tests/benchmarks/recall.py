@@ -1,11 +1,13 @@
-"""Runs the built-in recall task with recallkit and with lm-eval's own transformers model, in turn: prompts a second.
+"""Runs the built-in recall task with recallkit and with lm-eval's own transformers model, in turn:
+prompts a second.
 
-    python tests/benchmarks/recall.py
-    python tests/benchmarks/recall.py --models mamba --limit 64 --batches 16 --device cuda --dtype bfloat16
+    python tests/benchmarks/recall.py python tests/benchmarks/recall.py --models mamba --limit 64
+    --batches 16 --device cuda --dtype bfloat16
 
-Both answer the same requests of the same lm-eval task: a greedy generation of 48 tokens and the likelihood of the answer.
-Models have random weights, and the built-in tokenizer; real models stop at the first newline, these nearly never do.
-"same" counts prompts with the same generation on both sides.
+Both answer the same requests of the same lm-eval task: a greedy generation of 48 tokens and the
+likelihood of the answer. Models have random weights, and the built-in tokenizer; real models stop
+at the first newline, these nearly never do. "same" counts prompts with the same generation on both
+sides.
 """
 
 from __future__ import annotations

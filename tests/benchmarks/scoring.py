@@ -1,17 +1,19 @@
-"""Scores models with recallkit, by their bare forward pass and with lm-eval, in turn: tokens a second.
+"""Scores models with recallkit, by their bare forward pass and with lm-eval, in turn: tokens a
+second.
 
-    python tests/benchmarks/scoring.py
-    python tests/benchmarks/scoring.py --models llama --threads 2 --repeats 7
-    python tests/benchmarks/scoring.py --device cuda --dtype bfloat16 --models llama-1b llama-3b mamba-1b
+    python tests/benchmarks/scoring.py python tests/benchmarks/scoring.py --models llama --threads 2
+    --repeats 7 python tests/benchmarks/scoring.py --device cuda --dtype bfloat16 --models llama-1b
+    llama-3b mamba-1b
 
-Models have random weights; text is Python's standard library, cut into sequences of equal length. In each round every
-method runs twice, and the second run is timed, with one thread on CPU in the processor's seconds. "bare forward" is
-`model(ids, use_cache=False).logits` of a model that transformers loaded, and nothing else. With lm-eval the sequences are
-decoded texts: both we and its `loglikelihood_rolling` tokenise them and read each in one window after an end token. NLLs
-are compared with a log-softmax in float32, log-likelihoods of texts with lm-eval's.
+Models have random weights; text is Python's standard library, cut into sequences of equal length.
+In each round every method runs twice, and the second run is timed, with one thread on CPU in the
+processor's seconds. "bare forward" is `model(ids, use_cache=False).logits` of a model that
+transformers loaded, and nothing else. With lm-eval the sequences are decoded texts: both we and its
+`loglikelihood_rolling` tokenise them and read each in one window after an end token. NLLs are
+compared with a log-softmax in float32, log-likelihoods of texts with lm-eval's.
 
-On a GPU nothing is imported but torch, triton, numpy, transformers, tokenizers, safetensors, recallkit's models and
-kernels, and lm-eval where it is installed.
+On a GPU nothing is imported but torch, triton, numpy, transformers, tokenizers, safetensors,
+recallkit's models and kernels, and lm-eval where it is installed.
 """
 
 from __future__ import annotations
@@ -120,7 +122,8 @@ def builtin_tokenizer() -> Any:
 
 
 def begin(args: argparse.Namespace) -> torch.dtype:
-    """Without advice, progress bars and threads of tokenizers; prints the machine. Returns the precision."""
+    """Without advice, progress bars and threads of tokenizers; prints the machine. Returns the
+    precision."""
     warnings.filterwarnings("ignore")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     import torch
@@ -144,7 +147,8 @@ def encode(tokenizer: Any, text: str) -> list[int]:
 
 
 def read_ids(tokenizer: Any, batch: int, seq_len: int) -> np.ndarray:
-    """(batch, seq_len + 1): a sequence begins with the last id of the one before, as in [0 1 2] [2 3 4]."""
+    """(batch, seq_len + 1): a sequence begins with the last id of the one before, as in [0 1 2] [2
+    3 4]."""
     ids: list[int] = []
     for path in itertools.cycle(sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))):
         ids += encode(tokenizer, path.read_text(encoding="utf-8", errors="ignore"))
@@ -224,7 +228,8 @@ def compare_sides(
 ) -> None:
     """Both sides' answers of models in batches; the last batch's are a row of the page.
 
-    `sides_of`: of the model's folder, its name and the batch; the calls of both, and the work that they do.
+    `sides_of`: of the model's folder, its name and the batch; the calls of both, and the work that
+    they do.
     """
     dtype = begin(args)
     with harness.scratch() as folder:

@@ -1,12 +1,13 @@
-"""Labels, looks up, counts and slices real tokens with recallkit and with other tools, in turn: seconds and memory.
+"""Labels, looks up, counts and slices real tokens with recallkit and with other tools, in turn:
+seconds and memory.
 
     python tests/benchmarks/slicing.py
     python tests/benchmarks/slicing.py --repeats 5 --only labels lookup
 
-Ids are those of counting.py, cut into sequences of 2049; the table of counts is that of 800M ids, tiled. Each method runs
-in a fresh process a repeat, 2 threads: it runs once on the first sixteenth of the ids, so that nothing is compiled or
-imported while it is timed, and then on all. The commands `count` and `slice` run on the shards' text, as do the
-tokenisers alone beside them.
+Ids are those of counting.py, cut into sequences of 2049; the table of counts is that of 800M ids,
+tiled. Each method runs in a fresh process a repeat, 2 threads: it runs once on the first sixteenth
+of the ids, so that nothing is compiled or imported while it is timed, and then on all. The commands
+`count` and `slice` run on the shards' text, as do the tokenisers alone beside them.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def label_duckdb(ids: np.ndarray, _: Path) -> Callable[[], Columns]:
     def label() -> Columns:
         table = connection.sql(query).to_arrow_table()
         place, *labels = (column.to_numpy() for column in table.columns)
-        # The first id of a sequence has no label: place 2050, the second of sequence 1, is row 2048.
+        # The first id of a sequence has no label: place 2050, the second of sequence 1, is row
+        # 2048.
         rows = place - place // SEQUENCE_IDS - 1
         distance, occurrences = np.empty((2, rows.size), np.int32)
         distance[rows], occurrences[rows] = labels
@@ -158,7 +160,8 @@ ON_IDS: dict[str, tuple[str, dict[str, Any], dict[str, float]]] = {
         {"DuckDB join": 1.0, "polars join": 1.0},
     ),
 }
-"""Row of the page; methods, which take ids and the folder of the table and give the function that is timed; targets."""
+"""Row of the page; methods, which take ids and the folder of the table and give the function that
+is timed; targets."""
 
 
 def measure_on_ids(task: str, method: str, name: str) -> harness.Run:

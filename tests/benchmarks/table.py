@@ -1,11 +1,13 @@
-"""The table of all benchmarks, and the page's table of stages: ours, the best peer, the ratio, the target.
+"""The table of all benchmarks, and the page's table of stages: ours, the best peer, the ratio, the
+target.
 
     python tests/benchmarks/table.py                                # seven minutes on two cores
     python tests/benchmarks/table.py --only slicing counting
 
-Printed is the Markdown table that docs/benchmarks.md begins with; its rows are what the benchmarks print with
-`harness.print_stage`. A ratio is that of rates within one run: above 1, ours is faster. What a benchmark prints besides is in
-FOLDER/SCRIPT.txt, with --logs FOLDER. A benchmark that fails is named, its rows are left out, and the exit status is 1.
+Printed is the Markdown table that docs/benchmarks.md begins with; its rows are what the benchmarks
+print with `harness.print_stage`. A ratio is that of rates within one run: above 1, ours is faster.
+What a benchmark prints besides is in FOLDER/SCRIPT.txt, with --logs FOLDER. A benchmark that fails
+is named, its rows are left out, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ BENCHMARKS = {
 
 
 def run(script: str, options: str, logs: str | None) -> list[str]:
-    """The rows that a benchmark prints. Raises LookupError with its last line of errors if it fails, or prints none."""
+    """The rows that a benchmark prints. Raises LookupError with its last line of errors if it
+    fails, or prints none."""
     print(f"{script}.py {options}", file=sys.stderr, flush=True)
     command = [sys.executable, str(Path(__file__).with_name(f"{script}.py")), *shlex.split(options)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -111,7 +114,8 @@ def main() -> None:
         except LookupError as error:
             problems.append(str(error))
     print(
-        f"{datetime.now(UTC):%d %B %Y}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end\n"
+        f"{datetime.now(UTC):%d %B %Y}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at "
+        "the end\n"
     )
     print("\n".join([HEADER, *rows]))
     sys.exit("\n".join(problems) or None)

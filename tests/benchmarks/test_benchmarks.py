@@ -1,4 +1,5 @@
-"""Benchmarks run: what they import is there, and (slow) each prints its ratios at its smallest size."""
+"""Benchmarks run: what they import is there, and (slow) each prints its ratios at its smallest
+size."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ FOLDER, CPU = Path(__file__).parent, torch.device("cpu")
 
 
 def imported(path: Path) -> Iterator[tuple[str, str]]:
-    """Modules of ours and the names that a file takes from them, in functions too; not what is there for its types alone."""
+    """Modules of ours and the names that a file takes from them, in functions too; not what is
+    there for its types alone."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for_types = [
         node
@@ -206,7 +208,8 @@ def test_a_time_is_that_of_one_call_in_long_samples_and_what_fails_says_why(monk
     clock, calls = [0.0], []
 
     def takes(*seconds: float, error: Exception | None = None):
-        """A call that takes so long: the first time, the second, ..., and ever after the last of them; the fourth may fail."""
+        """A call that takes so long: the first time, the second, ..., and ever after the last of
+        them; the fourth may fail."""
         calls.clear()
 
         def call(i: int) -> None:
@@ -227,7 +230,8 @@ def test_a_time_is_that_of_one_call_in_long_samples_and_what_fails_says_why(monk
         (0.2, 0.1, 0.1, 0.4, 0.1)
     )
     full = RuntimeError(
-        "[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried"
+        "[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you "
+        "tried"
     )
     problems = {
         ModuleNotFoundError("no module"): "not installed",
@@ -263,14 +267,16 @@ def test_it_runs_at_its_smallest_size(name, test_data, home, tmp_path):
 
 
 HARD = ("ar_nll, control:recall", "plain percentile")
-"""Figures whose intervals do not cover: nearly a constant, and resampled without the rule (docs/intervals.md)."""
+"""Figures whose intervals do not cover: nearly a constant, and resampled without the rule
+(docs/intervals.md)."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", KINDS)
 def test_intervals_cover(kind, test_data, home, tmp_path):
-    """Each figure is covered in more than 85 % of 200 draws, half of them in about 95 % (docs/intervals.md)."""
+    """Each figure is covered in more than 85 % of 200 draws, half of them in about 95 %
+    (docs/intervals.md)."""
     for population in KINDS[kind](test_data, tmp_path, None):
         if (
             kind in ("profile", "gap") and "at most" not in population.name

@@ -416,7 +416,8 @@ KINDS = {"retained": "retained", "gap_share": "gap share"}
 
 
 def points_of(panel: str, table: pl.DataFrame) -> list[dict[str, Any]]:
-    """Points of a panel: what is retained, and the gap share, against `known` recall, in per cent."""
+    """Points of a panel: what is retained, and the gap share, against `known` recall, in per
+    cent."""
     finite = pl.col("x").is_finite() & pl.col("y").is_finite()
     long = table.unpivot(list(KINDS), index="known", variable_name="kind", value_name="y")
     points = long.rename({"known": "x"}).drop_nulls().filter(finite)
