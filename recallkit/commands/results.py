@@ -314,13 +314,12 @@ def token_texts(slices: File | None = None) -> "pl.DataFrame":
     import polars as pl
 
     from recallkit import builtin, profiling
-    from recallkit.storage import parquet_files
+    from recallkit.storage import parquet_files, records
     from recallkit.text.tokenizers import load_slices_tokenizer
 
     folder = builtin.named_slices(slices)
-    tokenizer = load_slices_tokenizer(
-        folder, parquet_files.read_manifest(folder / "tokens.parquet")["tokenizer"]
-    )
+    labels = parquet_files.read_manifest(folder / "tokens.parquet", records.Tokens)
+    tokenizer = load_slices_tokenizer(folder, labels["tokenizer"])
     texts = profiling.token_texts(tokenizer)
     return pl.DataFrame(
         {"token": range(len(texts)), "text": texts}, schema={"token": pl.Int32, "text": pl.String}

@@ -23,7 +23,7 @@ from recallkit.models.evaluated import (
     missing_results,
     open_models,
 )
-from recallkit.storage import hashing, parquet_files
+from recallkit.storage import hashing, parquet_files, records
 from recallkit.storage.result import Question, Result, folder_of, words_of
 from recallkit.storage.timings import Timings
 
@@ -193,7 +193,8 @@ class MqarPlan:
         """The ids with which each model was tested."""
         ids = {}
         for model in self.models:
-            manifest = parquet_files.read_manifest(self.queries[model, self.pairs[0]].path)
+            queries = self.queries[model, self.pairs[0]].path
+            manifest = parquet_files.read_manifest(queries, records.MqarQueries)
             ids[model] = {name: manifest[name] for name in ("tokenizer", "vocabulary")}
         return ids
 

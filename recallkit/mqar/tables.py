@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from recallkit.display.notebook import NotebookResult
 from recallkit.recall.accuracy import compare_means, compare_shares
-from recallkit.storage import db, parquet_files, schemas
+from recallkit.storage import db, parquet_files, records, schemas
 from recallkit.storage.journal import read_part
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def compare_mqar(files: Mapping[tuple[str, int], MqarFiles]) -> MqarTables:
 
 def _facts(model: str, pairs: int, reference: str, queries: Path) -> dict[str, Any]:
     """The columns of a model's row that come from the manifest of its queries."""
-    manifest = parquet_files.read_manifest(queries)
+    manifest = parquet_files.read_manifest(queries, records.MqarQueries)
     facts = {name: manifest[name] for name in ("task", "length", "power", "seed")}
     facts["tokenizer"] = manifest["tokenizer"]["name"]
     return {"model": model, "pairs": pairs, "reference": reference, **facts}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.display.exports import compact_json
 from recallkit.errors import UserError, printable
 from recallkit.recall.run import documents_path
-from recallkit.storage import schemas
+from recallkit.storage import records, schemas
 from recallkit.storage.parquet_files import read_manifest
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def read_samples(folder: Path, tables: RecallTables, most_bytes: int = MOST_BYTE
 
     Raises UserError if documents are missing or are not those that were compared.
     """
-    manifest = read_manifest(folder / "recall.parquet")
+    manifest = read_manifest(folder / "recall.parquet", records.Recall)
     models, keys = manifest["models"], manifest["options"]["models"]
     tasks = tables.recall["task"].unique(maintain_order=True).to_list()
     documents: dict[str, list[Sequence[Row]]] = {}

@@ -11,7 +11,7 @@ import polars as pl
 from recallkit.display.notebook import NotebookResult
 from recallkit.recall.accuracy import by_document, compare_means, compare_shares
 from recallkit.recall.prompts import has_any, word_f1
-from recallkit.storage import db, schemas
+from recallkit.storage import db, records, schemas
 from recallkit.storage.parquet_files import read_manifest, write_parquet
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def compare_recall(files: Mapping[tuple[str, str], Path]) -> RecallTables:
     for (model, task), path in files.items():
         frame = schemas.read_frame(path).drop("prompt_text")
         documents[model, task] = frame.with_columns(model=pl.lit(model))
-        manifests[model, task] = read_manifest(path)
+        manifests[model, task] = read_manifest(path, records.RecallDocuments)
     with db.connect(threads=1) as connection:
         connection.register("documents", pl.concat(documents.values()).to_arrow())
         summary = db.frame(connection, "recall/summarise_documents")

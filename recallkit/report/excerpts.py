@@ -18,7 +18,7 @@ from recallkit.display.exports import compact_json
 from recallkit.errors import UserError, printable
 from recallkit.ragged import positions_within
 from recallkit.report.sequence import open_excerpts
-from recallkit.storage import parquet_files
+from recallkit.storage import parquet_files, records
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -151,7 +151,7 @@ def token_view(
     text = open_excerpts(comparison.slices, [comparison.reference, *comparison.models], comparison)
     for name, scores in text.scores.items():
         if (
-            parquet_files.read_manifest(scores.path)["options"]
+            parquet_files.read_manifest(scores.path, records.Scores)["options"]
             != comparison.manifest["scores"][name]
         ):
             problem = "the scores have changed since the comparison"
@@ -262,7 +262,10 @@ class _Packer:
         self._text, self._requested, self.pieces = text, requested, Pieces(text.tokenizer)
         self.other_tokenizers = []
         for name, scores in text.scores.items():
-            if parquet_files.read_manifest(scores.path).get("tokenizer") is not None:
+            if (
+                parquet_files.read_manifest(scores.path, records.Scores).get("tokenizer")
+                is not None
+            ):
                 self.other_tokenizers.append(name)
         self._sources: dict[str, int] = {}
         self._ids: set[int] = set()

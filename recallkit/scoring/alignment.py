@@ -23,7 +23,7 @@ import numpy as np
 from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.scoring.scores import SequenceScores
-from recallkit.storage import parquet_files
+from recallkit.storage import parquet_files, records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -205,7 +205,9 @@ def open_translator(slices: Path, name: str, end_token: str | None) -> Translato
     UserError as `Translator` does."""
     from recallkit.text.tokenizers import load_slices_tokenizer, load_tokenizer
 
-    described = parquet_files.read_manifest(slices / "sequences.parquet")["tokenizer"]
+    described = parquet_files.read_manifest(slices / "sequences.parquet", records.Sequences)[
+        "tokenizer"
+    ]
     other = load_tokenizer(name, end_token=end_token)
     return Translator(load_slices_tokenizer(slices, described), other, notify=console.note)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UserError
 from recallkit.models.spec import one_model
-from recallkit.storage import hashing, parquet_files
+from recallkit.storage import hashing, parquet_files, records
 from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def sequences_of(slices: Path) -> dict[str, Any]:
     """The manifest of the sequences, with the `counts` of their labels. Raises UserError if the
     labels beside them are of other sequences."""
-    tokens = parquet_files.read_manifest(slices / "tokens.parquet")
-    sequences = parquet_files.read_manifest(slices / "sequences.parquet")
+    tokens = parquet_files.read_manifest(slices / "tokens.parquet", records.Tokens)
+    sequences = parquet_files.read_manifest(slices / "sequences.parquet", records.Sequences)
     if tokens["sequences_digest"] != sequences["sequences_digest"]:
         problem = "labels and sequences do not belong together"
         raise UserError(problem, where=slices, remedy="run `recallkit slice` again with --force")

@@ -23,7 +23,7 @@ from recallkit.models.plan import ModelPlan
 from recallkit.models.recorded import file_for
 from recallkit.scoring.identity import score_facts, score_path, sequences_of
 from recallkit.scoring.windows import ContextWindow, LastIds, check_context, longest_sequence
-from recallkit.storage import parquet_files
+from recallkit.storage import parquet_files, records
 from recallkit.storage.result import Result
 
 if TYPE_CHECKING:
@@ -344,7 +344,11 @@ class ScoringPlan(ModelPlan):
     @property
     def total(self) -> int:
         """Predicted tokens."""
-        return int(parquet_files.read_manifest(self.slices / "sequences.parquet")["num_rows"])
+        return int(
+            parquet_files.read_manifest(self.slices / "sequences.parquet", records.Sequences)[
+                "num_rows"
+            ]
+        )
 
     def amount_done(self) -> int:
         """The predicted tokens whose scores are on disk, of parts that are complete or begun."""

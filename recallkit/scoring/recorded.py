@@ -21,7 +21,7 @@ from recallkit.scoring.identity import score_facts, score_path, sequences_of
 from recallkit.scoring.recording import BESIDE, Recording, Rows, facts_of
 from recallkit.scoring.scores import PARQUET_OPTIONS, check_finite
 from recallkit.scoring.token_fit import TokenFit, place_of, unigram_surprisal
-from recallkit.storage import hashing, parquet_files, schemas
+from recallkit.storage import hashing, parquet_files, records, schemas
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
 
@@ -43,7 +43,10 @@ def record(plan: ScoringPlan, timings: Timings) -> dict[str, Any]:
 
     Raises UserError where they are not the NLLs, in nats, of the tokens of the slices.
     """
-    path, labels = Path(plan.location), parquet_files.read_manifest(plan.slices / "tokens.parquet")
+    path, labels = (
+        Path(plan.location),
+        parquet_files.read_manifest(plan.slices / "tokens.parquet", records.Tokens),
+    )
     stated = facts_of(path)
     if stated.get("sequences_digest", labels["sequences_digest"]) != labels["sequences_digest"]:
         problem = f"NLLs of other ids: its sequences_digest is not that of {plan.slices}"
@@ -149,7 +152,7 @@ def _fit(slices: Path, path: Path, stated: Mapping[str, Any]) -> TokenFit:
     # Changed text has few beginnings, each many times, which tell little of the unit: it is that of
     # the text's own NLLs, which are read first.
     is_unit_known = "unit" in stated or is_changed_text(slices)
-    labels = parquet_files.read_manifest(slices / "tokens.parquet")
+    labels = parquet_files.read_manifest(slices / "tokens.parquet", records.Tokens)
     surprisal = unigram_surprisal(_token_counts(slices, labels["tokenizer"]["vocab_size"]))
     return TokenFit(path, surprisal, "sequences_digest" in stated, is_unit_known)
 

@@ -18,7 +18,7 @@ from recallkit.errors import UserError
 from recallkit.models.protocol import TokenScores
 from recallkit.ragged import offsets_of, positions_within
 from recallkit.scoring.windows import check_context
-from recallkit.storage import db, parquet_files, schemas
+from recallkit.storage import db, parquet_files, records, schemas
 from recallkit.storage.journal import read_part, removing_damage
 from recallkit.text.sequences import group_ids
 
@@ -47,7 +47,10 @@ class SequenceReader:
     def __init__(self, path: Path, sequences_per_part: int, digest: str | None = None) -> None:
         import pyarrow.parquet as pq
 
-        if digest not in (None, parquet_files.read_manifest(path)["sequences_digest"]):
+        if digest not in (
+            None,
+            parquet_files.read_manifest(path, records.Sequences)["sequences_digest"],
+        ):
             remedy = "score the new file again"
             raise UserError("replaced while it was scored", where=path, remedy=remedy)
         self._size = sequences_per_part

@@ -14,7 +14,7 @@ import numpy as np
 from recallkit.config import SCHEMA_VERSION
 from recallkit.display.progress import progress
 from recallkit.models.recorded import VERSION
-from recallkit.storage import artifacts, parquet_files
+from recallkit.storage import artifacts, parquet_files, records
 from recallkit.storage.artifacts import MANIFEST
 from recallkit.text.sequences import group_ids, sequence_groups
 
@@ -35,9 +35,9 @@ def write_pack(slices: Path) -> Path:
     Raises UserError where the sequences are missing or damaged, and for other files in its place.
     """
     listing = pack_path(slices)
-    sequences = parquet_files.read_manifest(slices / "sequences.parquet")
+    sequences = parquet_files.read_manifest(slices / "sequences.parquet", records.Sequences)
     facts = {"kind": "pack", "schema_version": SCHEMA_VERSION, "version": VERSION}
-    facts |= {name: sequences[name] for name in _FACTS}
+    facts |= records.some(sequences, _FACTS)
     names = ("ids.npy", "lengths.npy")
     artifacts.check_addable(listing, names, force=True)
     files = [listing.with_name(name) for name in names]

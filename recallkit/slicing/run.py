@@ -17,7 +17,7 @@ from recallkit.errors import UserError
 from recallkit.parallel import ahead
 from recallkit.slicing.labels import repeated_bigrams
 from recallkit.slicing.threshold import BY_DEFAULT, RareCount
-from recallkit.storage import parquet_files, schemas
+from recallkit.storage import parquet_files, records, schemas
 from recallkit.storage.artifacts import MANIFEST
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
@@ -218,7 +218,7 @@ def make_labels(
     from recallkit.text.sequences import sequence_groups
 
     sequences = out / "sequences.parquet"
-    of_sequences = parquet_files.read_manifest(sequences)
+    of_sequences = parquet_files.read_manifest(sequences, records.Sequences)
     counts = table.describe() if table is not None else None
     options = {
         "sequences_digest": of_sequences["sequences_digest"],
@@ -246,7 +246,7 @@ def make_labels(
             "counts": counts,
             "max_count": threshold.max_count,
             "threshold": threshold.facts(),
-            **{name: of_sequences[name] for name in _OF_SEQUENCES if name in of_sequences},
+            **records.some(of_sequences, _OF_SEQUENCES),
             "num_bytes": sums.bytes_by_source(),
             "unseen": sums.unseen() if has_counts else None,
             "in_training": None if copies is None else copies.summary(),

@@ -28,7 +28,7 @@ from recallkit.slicing.threshold import (
     small_counts_note,
     what_is_unseen,
 )
-from recallkit.storage import parquet_files
+from recallkit.storage import parquet_files, records
 from recallkit.storage.artifacts import MANIFEST
 from recallkit.storage.timings import read_timings
 
@@ -157,9 +157,9 @@ def _query(slices: Path, name: str) -> pl.DataFrame:
         return db.frame(connection, name)
 
 
-def manifest_of(slices: Path) -> dict[str, Any]:
+def manifest_of(slices: Path) -> records.Tokens:
     """The manifest of a slice directory's labelled tokens."""
-    return parquet_files.read_manifest(slices / "tokens.parquet")
+    return parquet_files.read_manifest(slices / "tokens.parquet", records.Tokens)
 
 
 _MOST_LEFT_OUT = 5

@@ -23,7 +23,7 @@ import numpy as np
 
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
-from recallkit.storage import artifacts, parquet_files
+from recallkit.storage import artifacts, parquet_files, records
 from recallkit.storage.result import Result
 from recallkit.storage.schemas import LAYOUTS, arrow_schema
 from recallkit.text.sequences import group_ids, sequence_groups
@@ -112,7 +112,7 @@ def make_words(slices: Path) -> dict[str, Any]:
     from recallkit.text.tokenizers import load_slices_tokenizer
 
     tokens, path = slices / "tokens.parquet", words_path(slices / "tokens.parquet")
-    labels = parquet_files.read_manifest(tokens)
+    labels = parquet_files.read_manifest(tokens, records.Tokens)
     options = words_options(labels)
     artifacts.check_replaceable(path)
     is_other = parquet_files.manifest_options(path, force=True) not in (None, options)
@@ -120,7 +120,8 @@ def make_words(slices: Path) -> dict[str, Any]:
     if (finished := result.finished()) is not None:
         return finished
     sequences = slices / "sequences.parquet"
-    if parquet_files.read_manifest(sequences)["sequences_digest"] != labels["sequences_digest"]:
+    labelled = parquet_files.read_manifest(sequences, records.Sequences)["sequences_digest"]
+    if labelled != labels["sequences_digest"]:
         problem = "other sequences than those that were labelled"
         raise UserError(problem, where=sequences, remedy=_SLICE_AGAIN)
     text = load_slices_tokenizer(slices, labels["tokenizer"]).document_text
@@ -130,7 +131,7 @@ def make_words(slices: Path) -> dict[str, Any]:
         remedy = "leave out slices of words, or slice with another tokenizer"
         raise UserError(problem, where=slices, remedy=remedy)
     names = ("sequences_digest", "num_rows", "num_sequences", "seq_len")
-    facts = {**result.stamp(), **{name: labels[name] for name in names}}
+    facts = result.stamp() | records.some(labels, names)
     with progress("reading words", total=labels["num_rows"]) as show:
 
         def tables() -> Iterator[pa.Table]:

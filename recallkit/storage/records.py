@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NewType, NotRequired, TypedDict
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 _MOST = 1 << 64
@@ -635,6 +635,11 @@ COMMANDS = {
 """Kind -> the command that makes it, where that has another name."""
 
 # -------------------------------------------------------------------------------------------- check
+
+
+def some(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """The fields of a record that have these names, if they are there."""
+    return {name: record[name] for name in names if name in record}
 
 
 def kinds_of(record: type) -> list[str]:

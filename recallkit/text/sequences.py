@@ -16,6 +16,7 @@ import numpy as np
 
 from recallkit.config import SEQUENCES_PER_ROW_GROUP, sequences_per_row_group
 from recallkit.ragged import offsets_of, positions_within
+from recallkit.storage import records
 from recallkit.storage.hashing import digest_arrays, digest_json
 from recallkit.storage.parquet_files import read_manifest, write_parquet
 from recallkit.storage.schemas import LAYOUTS, arrow_schema
@@ -354,7 +355,7 @@ def sequence_groups(sequences: Path) -> Generator[pa.Table]:
     """
     import pyarrow.parquet as pq
 
-    read_manifest(sequences)
+    read_manifest(sequences, records.Sequences)
     with pq.ParquetFile(sequences, pre_buffer=False) as file:
         columns = [name for name in LAYOUTS["sequences"] if name != "text"]
         for group in range(file.num_row_groups):
