@@ -15,9 +15,8 @@ def main() -> None:
     """Runs the command line; Ctrl-C while it is still being loaded ends it like any other."""
     config.start_program()
     events.open_streams()
-    gc.set_threshold(
-        100_000
-    )  # libraries make hundreds of thousands of objects while they are imported, and no garbage
+    # libraries make hundreds of thousands of objects while they are imported, and no garbage
+    gc.set_threshold(100_000)
     statuses: list[int] = []
     atexit.register(_leave, statuses)  # registered first, hence called last
     try:
@@ -39,9 +38,8 @@ def _leave(statuses: list[int]) -> None:
     """
     for status in statuses:
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(
-                OSError, ValueError
-            ):  # its reader has gone: the status says so
+            # its reader has gone: the status says so
+            with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         os._exit(status)
 

@@ -54,9 +54,8 @@ def run(arguments: list[str] | None = None) -> None:
     os.environ["RUST_BACKTRACE"] = (
         "0"  # a panic of a library in Rust becomes one line, without sixty of its stack before it
     )
-    if isinstance(
-        sys.stdout, io.TextIOWrapper
-    ):  # names that are not UTF-8 are printed escaped, as JSON has them
+    # names that are not UTF-8 are printed escaped, as JSON has them
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if arguments is None else arguments
     command = next((word for word in words if not word.startswith("-")), None)
@@ -202,9 +201,8 @@ def _of_system(error: BaseException) -> UserError | None:
         return UserError(
             "not enough memory, threads or open files", where=_first_line(error), remedy=remedy
         )
-    if isinstance(
-        error, UnicodeEncodeError
-    ):  # Python has bytes of names that are not UTF-8 as characters that cannot be written
+    # Python has bytes of names that are not UTF-8 as characters that cannot be written
+    if isinstance(error, UnicodeEncodeError):
         return UserError("a name with characters that are not text", remedy="rename it")
     return None
 

@@ -106,9 +106,8 @@ def lacks_resources(error: BaseException) -> bool:
     words = str(error).lower()
     if any(said in words for said in _LACKING_WORDS):
         return True
-    hidden = (
-        error.__context__ if isinstance(error, OSError) and error.errno is None else None
-    )  # as llvmlite hides why it cannot be loaded
+    # as llvmlite hides why it cannot be loaded
+    hidden = error.__context__ if isinstance(error, OSError) and error.errno is None else None
     return hidden is not None and lacks_resources(hidden)
 
 

@@ -68,9 +68,8 @@ def start(command: str | None = None) -> None:
     write_whole_lines()
     if _pump is None and _is_standard_error():
         _pump = _Pump()
-        atexit.register(
-            stop
-        )  # registered first, hence called last: output of other exit handlers becomes events too
+        # registered first, hence called last: output of other exit handlers becomes events too
+        atexit.register(stop)
 
 
 def write_whole_lines() -> None:
@@ -110,9 +109,8 @@ def open_streams() -> None:
         try:
             os.fstat(number)
         except OSError:  # it is closed: of no other is the number free
-            os.set_inheritable(
-                os.open(os.devnull, mode), True
-            )  # one that cannot be written for results
+            # one that cannot be written for results
+            os.set_inheritable(os.open(os.devnull, mode), True)
     for name, number, kind in (("stdout", 1, _Result), ("stderr", 2, _Log)):
         stream = getattr(sys, name)
         if stream is None or isinstance(stream, io.TextIOWrapper):
@@ -297,9 +295,8 @@ class _Pump:
     def _forward(self, reading: int) -> None:
         rest = b""
         while chunk := os.read(reading, 1 << 16):
-            *lines, rest = (rest + chunk.replace(b"\r", b"\n")).split(
-                b"\n"
-            )  # progress bars return to the start of the line
+            # progress bars return to the start of the line
+            *lines, rest = (rest + chunk.replace(b"\r", b"\n")).split(b"\n")
             if len(rest) > _LONGEST_OUTPUT:
                 lines, rest = [*lines, rest], b""
             for line in lines:

@@ -66,9 +66,8 @@ def _keep_what_is_compiled() -> tempfile.TemporaryDirectory[str] | None:
     except RuntimeError:
         folder = tempfile.TemporaryDirectory(prefix="recallkit-compiled-")
         config.CACHE_DIR = folder.name
-        Finalize(
-            None, folder.cleanup, exitpriority=0
-        )  # worker processes end without running `atexit` functions
+        # worker processes end without running `atexit` functions
+        Finalize(None, folder.cleanup, exitpriority=0)
         return folder
     return None
 

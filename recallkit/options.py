@@ -42,9 +42,8 @@ Texts = Iterable[str | Mapping[str, Any]] | None
 slice_option = partial(
     option,
     "Also report this slice: a name (first_rare, rare_word, copy:kN ...), the filters of a paper "
-    "(paper:2606.20936), or "
-    "'NAME=EXPRESSION' over columns of tokens.parquet and words.parquet, such as 'far=distance > "
-    "100' (docs/slices.md). May be repeated.",
+    "(paper:2606.20936), or 'NAME=EXPRESSION' over columns of tokens.parquet and words.parquet, "
+    "such as 'far=distance > 100' (docs/slices.md). May be repeated.",
     metavar="NAME",
 )
 slices_option = partial(
@@ -161,8 +160,7 @@ class TextOptions(Options):
     sources: File | Sequence[File] | None = argument(
         (
             "Files, globs, directories, URLs, hub ids or presets (see `recallkit sources`). "
-            "Default: "
-            "the built-in text."
+            "Default: the built-in text."
         ),
         metavar="SOURCE",
         excludes=("texts",),
@@ -372,8 +370,7 @@ class ModelOptions(Options):
     no_cuda_graphs: bool = option(
         (
             "On a GPU, launch every kernel from Python. By default, passes of small models and "
-            "short "
-            "texts are replayed as CUDA graphs."
+            "short texts are replayed as CUDA graphs."
         ),
         False,
         panel=LOADING,
@@ -557,8 +554,7 @@ class MqarOptions(EvaluationOptions):
     task: str = option(
         (
             "A synthetic task (see `recallkit tasks`), with its options as in "
-            "overwriting,updates=8; "
-            "or FILE.py:FUNCTION."
+            "overwriting,updates=8; or FILE.py:FUNCTION."
         ),
         "mqar",
         metavar="TASK",
@@ -677,8 +673,7 @@ class SweepOptions(RecipeOptions):
     mixer_options: str | Sequence[str] | None = _joined(
         (
             "Options for the mixers that have them, in every combination: "
-            "feature_dim=4,8,window=16. "
-            "short_conv=0 removes short convolutions."
+            "feature_dim=4,8,window=16. short_conv=0 removes short convolutions."
         ),
         metavar="NAME=VALUES",
     )
@@ -725,8 +720,7 @@ class FarContextOptions(Options):
     context_stride: int | None = option(
         (
             "With --context-gain, a stride S: each prediction sees N to N + S - 1 ids, at a cost "
-            "of "
-            "(N + S - 1) / S passes; 1 is exact."
+            "of (N + S - 1) / S passes; 1 is exact."
         ),
         metavar="NUMBER",
         least=1,
@@ -785,8 +779,7 @@ class ProfileOptions(ForceOptions):
     stop_words: str = option(
         (
             "Words whose bigrams are left out: ours, nltk (needs its data), none, or a file with "
-            "one "
-            "word per line."
+            "one word per line."
         ),
         "ours",
         metavar="LIST",

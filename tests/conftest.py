@@ -30,9 +30,8 @@ import pytest
 from recallkit.options import TextOptions
 from recallkit.text.corpus import open_corpus
 
-os.environ.setdefault(
-    "OMP_NUM_THREADS", "1"
-)  # tiny models on two threads crawl where another job has one of the cores
+# tiny models on two threads crawl where another job has one of the cores
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 if shutil.which("nvidia-smi") is None:
     os.environ["TRITON_INTERPRET"] = (
@@ -45,9 +44,10 @@ os.fsync = (
     # times
 )
 
+# first calls compile
 hypothesis.settings.register_profile(
     "recallkit", deadline=None, derandomize=bool(os.environ.get("CI"))
-)  # first calls compile
+)
 hypothesis.settings.load_profile("recallkit")
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -197,9 +197,8 @@ recallkit's."""
 def warm(tmp_path_factory: pytest.TempPathFactory) -> ForkServerContext:
     """Makes processes in a moment: each a copy of one that has imported `SLOW_TO_IMPORT`, and done
     nothing else."""
-    os.environ.setdefault(
-        "HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets"))
-    )  # read when it is imported
+    # read when it is imported
+    os.environ.setdefault("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets")))
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(SLOW_TO_IMPORT)
     # now, for it inherits the signals that are blocked when it starts: workers start while

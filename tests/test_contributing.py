@@ -203,12 +203,13 @@ def test_a_mixer_is_a_file_and_a_line(clone):
     clone.add("mixer", "running_mean", '    "running_mean": "running_mean:RunningMean",', MIXER)
     shown = clone.run("models", "--describe")
     [line] = [line for line in shown.splitlines() if line.startswith("running_mean")]
+    # parameters, elements of its state, operations per token
     assert line.split() == [
         "running_mean",
         "0",
         "1.02k",
         "2.05k",
-    ]  # parameters, elements of its state, operations per token
+    ]
 
 
 def test_a_cache_policy_is_a_line(clone):

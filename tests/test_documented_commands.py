@@ -169,9 +169,8 @@ def test_options_in_the_text_exist():
     ]
     scripts = "".join(path.read_text(encoding="utf-8") for path in paths)
     wrong = []
-    told = [
-        path for path in documents() if path.name not in ("CHANGELOG.md", "log.md")
-    ]  # those tell of what was
+    # those tell of what was
+    told = [path for path in documents() if path.name not in ("CHANGELOG.md", "log.md")]
     spans = [(path.name, code) for path in told for code in inline(path)]
     for document, code in spans:
         said = re.sub(r"^recallkit ", "", code).split()

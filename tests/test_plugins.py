@@ -154,9 +154,8 @@ def test_a_mixer_and_a_task_are_trained(installed, tmp_path, run):
     [table] = tmp_path.rglob("tradeoff.parquet")
     rows = pl.read_parquet(table)
     assert sorted(rows["model"]) == ["attention", "recallkit-example.mean"]
-    assert (
-        rows.filter(model="recallkit-example.mean")["state_bytes"].item() == 4 * 2 * 17
-    )  # two layers: a sum of 16, and a count
+    # two layers: a sum of 16, and a count
+    assert rows.filter(model="recallkit-example.mean")["state_bytes"].item() == 4 * 2 * 17
 
 
 def test_a_mixer_whose_code_has_changed_makes_another_model_and_another_training(

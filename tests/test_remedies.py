@@ -96,10 +96,11 @@ def wrong_options(module: str, remedy: str) -> list[str]:
     )
     for word in re.findall(r"(?<![\w-])--[a-z][a-z-]*|[\w-]+|[,;)]", remedy):
         is_command = word in OPTIONS and (word not in NOUNS or before == "recallkit")
+        # a command is named for its clause
         named, before = (
             word if is_command else None if word in ",;)" else named,
             word,
-        )  # a command is named for its clause
+        )
         if word.startswith("--") and word not in OF_OTHERS:
             of = (named,) if named else package
             has = [word in OPTIONS[name] for name in of] or [

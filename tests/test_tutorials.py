@@ -61,9 +61,8 @@ def smallest(command: str, text: str) -> list[str]:
     """The words of a command about less text, with fewer samples."""
     sizes = {"demo:validation": text, "300": "30"}
     given: list[str] = []
-    for word in shlex.split(
-        command, posix=False
-    ):  # which keeps quotes, so that a pattern in them is not expanded
+    # which keeps quotes, so that a pattern in them is not expanded
+    for word in shlex.split(command, posix=False):
         files = (
             sorted(map(str, Path().glob(word))) if "*" in word and not word.startswith("'") else []
         )

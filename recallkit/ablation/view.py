@@ -180,8 +180,7 @@ def ablation_tables(tables: AblationTables, manifest: Mapping[str, Any]) -> dict
     caption = (
         f"Retained: in % of the recall gain on AR hits, {figure(rows[0], 'gain')} points. Loss: "
         "nats per token, over all tokens and over AR hits; on them: the share of the total loss "
-        "that "
-        f"falls on AR hits. Intervals: {resampled(rows[0], which=' with AR hits')}."
+        f"that falls on AR hits. Intervals: {resampled(rows[0], which=' with AR hits')}."
     )
     mixers = Table.from_rows("Recall retained without mixers", columns, rows, caption)
     return {"mixers": mixers, "ablation": _losses(tables, manifest)}

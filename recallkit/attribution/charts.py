@@ -268,8 +268,7 @@ def _recall(comparison: Comparison) -> list[Figure]:
     caption = (
         f"Mean probability of the last token of {bigram}: at its first occurrence, and where it "
         f"returns ({comparison.hit}s). The rise of a line is the model's recall gain; retained: "
-        "the "
-        "gain in per cent of the reference's."
+        "the gain in per cent of the reference's."
     )
     return _figure(comparison, "recall", f"What models gain when {bigram} returns", caption, spec)
 

@@ -113,9 +113,8 @@ def context_gains(
             table[0]["is_distinct"] = None if np.isnan(is_distinct) else bool(is_distinct)
             whole_gap = WholeGap.from_row(table[0], labelled.vocab_size, cluster)
             for row in table:
-                note = whole_gap.why_void(
-                    row, ALL
-                )  # a far share of 100 % is in no row by definition
+                # a far share of 100 % is in no row by definition
+                note = whole_gap.why_void(row, ALL)
                 rows.append({**row, "note": note, "void": row["far_share"] is None or bool(note)})
     return schemas.frame_of("gap/by_context", rows)
 
@@ -218,11 +217,11 @@ def gains_table(by_context: pl.DataFrame, in_context: Mapping[str, Any] | None) 
         numbers.append(f"{keys['tokens']:,}")
     caption = (
         f"Gain: NLL with only the last ids as context ({', '.join(dict.fromkeys(windows))} of "
-        "them) "
-        "less NLL with the full context. A model's gap is its gap with only the last ids plus the "
-        "difference in gain; far share: that difference over the gap. LongPPL: perplexity of the "
-        f"reference's key tokens ({' / '.join(numbers[:: len(models)])}), whose NLL with the full "
-        f"context is below {-BETA:g} and has fallen by more than {ALPHA:g}.{_leads(totals)}"
+        "them) less NLL with the full context. A model's gap is its gap with only the last ids "
+        "plus the difference in gain; far share: that difference over the gap. LongPPL: "
+        f"perplexity of the reference's key tokens ({' / '.join(numbers[:: len(models)])}), whose "
+        f"NLL with the full context is below {-BETA:g} and has fallen by more than "
+        f"{ALPHA:g}.{_leads(totals)}"
     )
     if in_context is not None:
         caption += f"\n{_in_context([reference, *models], in_context)}"

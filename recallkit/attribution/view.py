@@ -353,8 +353,7 @@ class ComparisonView(ResultView):
         if not self.comparison.has_counts:
             rare = (
                 "Without training counts it is unknown which of them are rare (AR hits) and so "
-                "hardly memorised; "
-                "--train SOURCE gives the counts."
+                "hardly memorised; --train SOURCE gives the counts."
             )
             shares = "Share of the gap: the part that repeated bigrams (rep.) carry."
         has_none = every["delta_nll_ci_low"] is None
@@ -368,8 +367,7 @@ class ComparisonView(ResultView):
             *what_of_training(labels, every["tokens"]),
             (
                 f"Gain: p(token) on {self.hits} less p at the bigram's first occurrence, in "
-                "points. "
-                "Retained: gain in % of the reference's."
+                "points. Retained: gain in % of the reference's."
             ),
             shares,
             f"{intervals} {resampled(every)}.",
@@ -404,12 +402,9 @@ class ComparisonView(ResultView):
         """
         caption = (
             "Points of probability on AR hits. Causal recall: how much less probable sampled AR "
-            "hits "
-            "become when the earlier occurrences of their bigrams are broken up (recallkit "
-            "intervene). "
-            "Recall gain also includes what a repetition brings besides association: that the "
-            "token is "
-            "present, and how far back."
+            "hits become when the earlier occurrences of their bigrams are broken up (recallkit "
+            "intervene). Recall gain also includes what a repetition brings besides association: "
+            "that the token is present, and how far back."
         )
         title = "Recall gain beside causal recall"
         return Table.from_rows(title, columns, cells.without_zoo(rows), caption)
@@ -527,8 +522,7 @@ class ComparisonView(ResultView):
         return Table(
             (
                 "Where the gap lies: tokens by what the context already contains and by the "
-                "bigram's "
-                "training count"
+                "bigram's training count"
             ),
             ["model", *(class_.name.replace(" ", "\n") for class_ in PARTITION)],
             lines,

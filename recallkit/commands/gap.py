@@ -202,8 +202,7 @@ class GapLine(Gap):
         ),
         (
             "recallkit gap attn=path/to/attention mamba=path/to/mamba,dtype=bfloat16 --slices "
-            "slices "
-            "--export csv,tex"
+            "slices --export csv,tex"
         ),
         (
             "recallkit gap path/to/attention path/to/mamba --slices slices --slice 'far=distance > "

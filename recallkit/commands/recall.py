@@ -33,8 +33,7 @@ _models = partial(
     argument,
     (
         f"Models to evaluate (see `recallkit models`), the reference first: {MODEL_SYNTAX}. "
-        "Default: "
-        "control models."
+        "Default: control models."
     ),
     metavar="MODEL",
 )

@@ -30,8 +30,7 @@ class WriteReport(ReportOptions):
     folder: File | None = argument(
         (
             "The output of `gap`, `eval-recall`, `mqar` or `profile`, a slice directory, or a "
-            "folder "
-            "above them. Default: that of `demo`."
+            "folder above them. Default: that of `demo`."
         ),
         metavar="DIR",
     )

@@ -34,8 +34,7 @@ class ScoreLine(ShareOptions, Score):
     check: bool = option(
         (
             "Compare a sample with a float64 computation on CPU, and print the differences "
-            "(control "
-            "models are float64)."
+            "(control models are float64)."
         ),
         False,
         excludes=("share",),  # which makes a part of the scores

@@ -36,8 +36,7 @@ class ComparedText(Options):
     text: AnyText | Sequence[Any] | None = option(
         (
             "Compare on this text, a SOURCE of `recallkit slice`: label it in a slice directory, "
-            "and "
-            "write a page. May be repeated."
+            "and write a page. May be repeated."
         ),
         metavar="SOURCE",
     )

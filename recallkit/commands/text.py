@@ -229,8 +229,7 @@ class Slice(LabelledTextOptions, WritingOptions):
         "recallkit slice valid.jsonl.zst --counts counts.duckdb --max-count 1250 -o slices",
         (
             "recallkit slice 'valid/*.parquet' --for path/to/attention --for path/to/mamba "
-            "--counts "
-            "counts.duckdb --sample 1M -o slices"
+            "--counts counts.duckdb --sample 1M -o slices"
         ),
     ),
     prints=ANSWER,

@@ -61,11 +61,12 @@ class CountingJob:
 
     def for_others(self) -> CountingJob:
         """The job as it is sent to other processes."""
+        # texts are in the shards
         return replace(
             self,
             opened=None,
             text=replace(self.text, sources=self.text.source_names, texts=None),
-        )  # texts are in the shards
+        )
 
     @property
     def where(self) -> str:
@@ -88,9 +89,10 @@ class Counter:
         self.num_threads = min(num_cores(), _MOST_THREADS)
         if slot is not None:
             self.num_threads = slot.num_threads
+            # `tokenizers` reads it when it first encodes
             os.environ["RAYON_NUM_THREADS"] = str(
                 slot.num_threads,
-            )  # `tokenizers` reads it when it first encodes
+            )
         self.opened = job.opened or OpenText(job.text, shards=job.shards)
         if self.opened.tokenizer.digest != job.tokenizer_digest:
             raise UserError(

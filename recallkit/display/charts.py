@@ -243,9 +243,8 @@ def log_number(
     """
     known = sorted(set(values)) or [1.0]
     scale = {"type": "symlog", "constant": 1} if known[0] <= 0 else {"type": "log", "base": base}
-    room = max(
-        1.05, (known[-1] / (known[0] if known[0] > 0 else 1)) ** 0.03
-    )  # a factor: 3 % of the axis at either end
+    # a factor: 3 % of the axis at either end
+    room = max(1.05, (known[-1] / (known[0] if known[0] > 0 else 1)) ** 0.03)
     if base == 2:
         powers = [0.0, *(2.0**power for power in range(60))]
         axis = {
@@ -268,9 +267,8 @@ def log_number(
 
 
 _BINARY = (
-    "datum.value < 1024 ? format(datum.value, '~g') : datum.value < 1048576 ? format(datum.value / "
-    "1024, '~g') + 'k' : "
-    "format(datum.value / 1048576, '~g') + 'M'"
+    "datum.value < 1024 ? format(datum.value, '~g') : datum.value < 1048576 ? format(datum.value "
+    "/ 1024, '~g') + 'k' : format(datum.value / 1048576, '~g') + 'M'"
 )
 
 

@@ -182,9 +182,8 @@ def _contents(
     width = f"{sides['width'] * _PIXELS:g}"
     root.set("viewBox", f"0 0 {width} {tall:g}")
     root[0].set("width", width)  # the background
-    in_points, in_pixels = (
-        _sized(root, sides, unit) for unit in ("pt", "")
-    )  # vl-convert takes a pixel for a point
+    # vl-convert takes a pixel for a point
+    in_points, in_pixels = (_sized(root, sides, unit) for unit in ("pt", ""))
     yield in_points.encode() + b"\n"
     yield vl_convert.svg_to_png(in_pixels, ppi=300)
     yield vl_convert.svg_to_pdf(in_pixels)

@@ -84,9 +84,8 @@ def progress(
     """
     global _begun, _ended
     work = _Work(description + _which, total, unit)
-    is_drawn = (
-        not _running and not events.are_on() and stderr().is_terminal
-    )  # there is one bar at a time
+    # there is one bar at a time
+    is_drawn = not _running and not events.are_on() and stderr().is_terminal
     _running.append(work)
     if len(_running) == 1 and time.monotonic() - _ended > _PAUSE:
         _begun = time.monotonic()

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 _LATEX = {
     "\\": r"\textbackslash{}",
     **{character: rf"\{character}" for character in "&%$#_{}"},
-    **{
-        character: f"{{{character}}}" for character in "[]*"
-    },  # after a row's \\ they would be its arguments
+    # after a row's \\ they would be its arguments
+    **{character: f"{{{character}}}" for character in "[]*"},
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "`": r"\textasciigrave{}",

@@ -269,9 +269,8 @@ def resample_weights(
 
 def _resampled(weights: np.ndarray, by_group: np.ndarray) -> np.ndarray:
     """Totals over resampled groups, (num_resamples, K)."""
-    with _thread_pools().limit(
-        limits=1, user_api="blas"
-    ):  # the last bits do not depend on the number of processors
+    # the last bits do not depend on the number of processors
+    with _thread_pools().limit(limits=1, user_api="blas"):
         totals: np.ndarray = weights @ by_group
     return totals
 

@@ -57,9 +57,8 @@ class Rows:
 def log2_bucket(values: np.ndarray) -> np.ndarray:
     """Bucket of each whole number, int64 (n,): 0 -> 0, 1 -> 1, 2 -> 2, 3-4 -> 3, 5-8 -> 4:
     (2^(b-2), 2^(b-1)] -> b."""
-    _, exponents = np.frexp(
-        np.maximum(np.asarray(values, np.float64) - 0.5, 0.25)
-    )  # v - 1/2 = f 2^e, 1/2 <= f < 1
+    # v - 1/2 = f 2^e, 1/2 <= f < 1
+    _, exponents = np.frexp(np.maximum(np.asarray(values, np.float64) - 0.5, 0.25))
     buckets: np.ndarray = exponents.astype(np.int64) + 1
     return buckets
 

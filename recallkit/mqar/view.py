@@ -78,9 +78,7 @@ class MqarView(ResultView):
         manifest = self.manifest
         return {
             "Sequences": f"{manifest['num_samples']:,} of {manifest['length']:,} ids for each "
-            "number of "
-            "pairs, "
-            f"from seed {manifest['seed']}{_places(manifest)}; nothing is trained",
+            f"number of pairs, from seed {manifest['seed']}{_places(manifest)}; nothing is trained",
             "Vocabulary": " ".join(self.notes()),
             "Intervals": (
                 "95 %, with sequences as units; differences are paired over the same sequences"
@@ -177,8 +175,7 @@ def _tables(rows: Sequence[Row], pairs: Sequence[int]) -> dict[str, Table]:
                 line("a guess among them", models[0], lambda row: _percent(row["guess"])),
             ],
             f"{first['num_samples']:,} sequences of {first['length']:,} ids for each number of "
-            f"pairs{_places(first)}. "
-            "Last row: guessing among the values read so far.",
+            f"pairs{_places(first)}. Last row: guessing among the values read so far.",
         ),
         "perplexity": Table(
             "Perplexity of the queried values, and of the filler",
@@ -250,8 +247,8 @@ def _distance_tables(by_distance: pl.DataFrame) -> Iterator[Table]:
                 lines[-1].append(sparkline(accuracies, 0.0, most).replace(" ", "·"))
         caption = (
             f"Distance from a value to its query: up to {highs[0]:,} ids, up to {highs[1]:,} ... "
-            f"up to {highs[-1]:,}. "
-            f"Curves from 0 to {percent(most)}; a dot: fewer than {_LEAST_QUERIES} queries."
+            f"up to {highs[-1]:,}. Curves from 0 to {percent(most)}; a dot: fewer than "
+            f"{_LEAST_QUERIES} queries."
         )
         title = "Values recalled by distance, by number of pairs"
         yield Table(title, ["model", *(f"{number:,}" for number in some)], lines, caption=caption)

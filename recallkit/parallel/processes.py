@@ -114,9 +114,8 @@ class _Worker:
         """Hands over the next task, if there is one."""
         if tasks:
             self.waiting_for = tasks.popleft()
-            with contextlib.suppress(
-                OSError
-            ):  # it died: the next read from its connection shows that
+            # it died: the next read from its connection shows that
+            with contextlib.suppress(OSError):
                 self.connection.send(self.waiting_for)
 
     def status(self) -> str:

@@ -60,12 +60,10 @@ def work_on_cluster(
 
 
 def _connect(address: str | None) -> Any:
-    os.environ.setdefault(
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
-    )  # otherwise Ray prints a FutureWarning about its own defaults
-    os.environ.setdefault(
-        "RAY_USAGE_STATS_ENABLED", "0"
-    )  # otherwise a cluster that is started here reports to Ray's makers
+    # otherwise Ray prints a FutureWarning about its own defaults
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # otherwise a cluster that is started here reports to Ray's makers
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ImportError:

@@ -68,8 +68,7 @@ def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
             "Repeated tokens by position",
             (
                 "Share of the tokens at each position of a sequence that complete a repeated "
-                "bigram, "
-                "whatever its tokens."
+                "bigram, whatever its tokens."
             ),
             _positions(tables, names, "repeated_share", "repeated tokens"),
         ),
@@ -77,8 +76,7 @@ def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
             "AR hits by position",
             (
                 "Share of the tokens at each position of a sequence that are AR hits: repeated, "
-                "and "
-                "rare in training."
+                "and rare in training."
             ),
             _positions(tables, names, "ar_hit_share", "AR hits"),
         ),

@@ -117,8 +117,8 @@ def _depths(task: str, rows: Sequence[Row], models: Sequence[str], reference: st
     )
     caption = (
         "Share of needles found by length of the prompt and depth of the needle, from 0 % (faint) "
-        "to 100 % (full colour). "
-        f"Task {task}; the depth is the share of the context before the needle."
+        f"to 100 % (full colour). Task {task}; the depth is the share of the context before the "
+        "needle."
     )
     return Figure(f"recall_depth_{task}", f"Needles found: {task}", caption, spec, models)
 

@@ -421,9 +421,8 @@ def parts_of(pieces: Sequence[bytes]) -> list[list[str | int]]:
     parts_of_piece: list[list[str | int]] = [[] for _ in pieces]
     place = 0
     for character in b"".join(pieces).decode(errors="surrogateescape"):
-        is_text = (
-            not "\udc80" <= character <= "\udcff"
-        )  # else a byte that is not part of a character
+        # else a byte that is not part of a character
+        is_text = not "\udc80" <= character <= "\udcff"
         encoded = character.encode(errors="surrogateescape")
         owners = owner[place : place + len(encoded)]
         for byte, number in zip(encoded, owners, strict=True):

@@ -107,8 +107,8 @@ def _view_notes(view: TokenView, hit: str) -> list[str]:
         )
     lines += [
         f"{name} has another tokenizer. It counts as right if it ranked first all of its own "
-        "tokens "
-        "that end in a token; where these do not begin and end with the token, this is unknown."
+        "tokens that end in a token; where these do not begin and end with the token, this is "
+        "unknown."
         for name in view.other_tokenizers
     ]
     if not view.has_bytes:

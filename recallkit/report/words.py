@@ -94,15 +94,14 @@ def method(comparison: Comparison) -> dict[str, str]:
         **({"Other tokenizers": others} if inexact else {}),
         **({"Read before every sequence": ", ".join(prefixes)} if prefixes else {}),
         "Recall gain": "p(token) less p(token at the first occurrence of its bigram in the "
-        "sequence), "
-        f"where p = exp(-NLL); the mean over {comparison.hit}s, in points of probability",
+        f"sequence), where p = exp(-NLL); the mean over {comparison.hit}s, in points of "
+        "probability",
         "Retained": (
             "a model's recall gain divided by the reference's, if that is shown to exceed 0.1 "
             "points"
         ),
         "Share of the gap": f"difference in NLL summed over the {comparison.hit}s, divided by "
-        "that over "
-        "all tokens (Zoology, appendix C.1); it can be below 0 and above 100 %",
+        "that over all tokens (Zoology, appendix C.1); it can be below 0 and above 100 %",
         **({"Recall efficiency": _EFFICIENCY} if comparison.requested else {}),
         **{f"Slice {slice_.name}": slice_.sentence for slice_ in comparison.requested},
         "95 % intervals": f"{resampled(every)}; {intervals}",
@@ -263,8 +262,7 @@ def _legend(comparison: Comparison) -> dict[str, str]:
         what[0].upper() + what[1:]: "the last token of a bigram that is in the context already"
         f"{rarely}; {share} of {every['tokens']:,} tokens",
         "Line": "from the mean probability where these bigrams first occur (grey) to that where "
-        "they "
-        "return (orange); its length is the recall gain",
+        "they return (orange); its length is the recall gain",
         "Retained": "the model's recall gain, in per cent of the reference's",
         "Share of the gap": (
             f"the part that {what}s carry{more}; where the gap is negative, the part of the "

@@ -254,9 +254,8 @@ class _Encoder:
         for text, start, stop in zip(texts, offsets[:-1], offsets[1:], strict=True):
             begin, end, data = int(bounds[start]), int(bounds[stop]), text.encode()
             written = bytes(joined[begin:end])
-            num_added = len(written) - len(
-                data
-            )  # the space that some tokenizers put before a document
+            # the space that some tokenizers put before a document
+            num_added = len(written) - len(data)
             is_text = written == data or (num_added == 1 and written == b" " + data)
             stops = bounds[start + 1 : stop + 1] - begin - num_added
             pairs.append((ids[start:stop], stops) if is_text else None)
@@ -300,9 +299,8 @@ def _lay_out(text: DocumentText, ids: np.ndarray, offsets: np.ndarray) -> _Layou
     previous = np.where(is_first, ids, np.roll(ids, 1))
     is_end = text.is_end(ids)
     num_bytes = text.lengths(ids, previous)
-    widths = np.maximum(
-        num_bytes, is_end | is_first
-    )  # so that no position ends both a sequence and the next one's context
+    # so that no position ends both a sequence and the next one's context
+    widths = np.maximum(num_bytes, is_end | is_first)
     stops = np.cumsum(widths)
     begins_piece = is_first | is_end
     begins_piece[1:] |= begins_piece[:-1]
@@ -418,16 +416,14 @@ def _align_units(
     """Compares the positions at which the other's ids end (`stops`, non-decreasing) with those of
     reference ids."""
     is_first, predicted = layout.is_first, ~layout.is_first
-    number = np.where(
-        is_first, -1, np.cumsum(predicted) - 1
-    )  # the index of each reference id among the predictions
+    # the index of each reference id among the predictions
+    number = np.where(is_first, -1, np.cumsum(predicted) - 1)
     id_of_unit = np.repeat(np.arange(len(is_first)), layout.stops - layout.starts)
     owner = number[id_of_unit[stops - 1]]
     owner[offsets[:-1]] = -1
 
-    ended = np.cumsum(
-        np.bincount(stops, minlength=len(id_of_unit) + 1)
-    )  # number of ids that end at or before each position
+    # number of ids that end at or before each position
+    ended = np.cumsum(np.bincount(stops, minlength=len(id_of_unit) + 1))
     last = (ended[layout.stops] - 1)[predicted]
     sequence = (np.cumsum(is_first) - 1)[predicted]
     last = np.clip(

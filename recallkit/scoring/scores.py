@@ -347,9 +347,8 @@ def summarise_scores(slices: Path, path: Path) -> dict[str, float | None]:
     """Of a score file of `slices`: nll_nats (mean per token), ppl, accuracy (share of tokens that
     are the first choice)."""
     with db.connect(views={"scores": path, "tokens": slices / "tokens.parquet"}) as connection:
-        summary = connection.execute(
-            db.query("scores/summarise_scores")
-        )  # without polars, whose import takes 0.1 s
+        # without polars, whose import takes 0.1 s
+        summary = connection.execute(db.query("scores/summarise_scores"))
         [row] = summary.fetchall()
         return {name: value for (name, *_), value in zip(summary.description, row, strict=True)}
 

@@ -50,9 +50,8 @@ def connect(
     import duckdb
 
     state = file_state(path.stat()) if path is not None and path.exists() else None
-    where = (
-        ":memory:" if path is None else str(path.absolute())
-    )  # an absolute path has no prefix such as `md:`
+    # an absolute path has no prefix such as `md:`
+    where = ":memory:" if path is None else str(path.absolute())
     if "?" in where:
         raise UserError(
             "a name with a question mark, which DuckDB does not take",
@@ -74,14 +73,14 @@ def connect(
         if connection.execute("SELECT current_setting('enable_progress_bar')").fetchall() != [
             (False,)
         ]:
-            connection.execute(
-                "SET enable_progress_bar = false"
-            )  # fails in a notebook without ipywidgets, where there is no bar
+            # fails in a notebook without ipywidgets, where there is no bar
+            connection.execute("SET enable_progress_bar = false")
         if files:
+            # what is asked for and what that is found to be are both checked
             names = [
                 *files.values(),
                 *map(glob.escape, files.values()),
-            ]  # what is asked for and what that is found to be are both checked
+            ]
             connection.execute("SET allowed_paths = $names", {"names": names})
             connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")

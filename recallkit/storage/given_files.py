@@ -67,9 +67,8 @@ def _most_bytes(path: Path) -> int | None:
 def read_file(path: Path, most: int = MAX_JSON_BYTES) -> bytes:
     """The bytes of a file. Raises UserError as `check_file` does, OSError if it cannot be
     opened."""
-    descriptor = os.open(
-        path, os.O_RDONLY | os.O_NONBLOCK
-    )  # which opens a pipe without waiting for who writes to it
+    # which opens a pipe without waiting for who writes to it
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         _check(os.fstat(descriptor), path, most)
         with open(descriptor, "rb", closefd=False) as file:

@@ -47,9 +47,8 @@ def hub_file(spec: str, name: str, *, local: str = _LOCAL) -> Path:
             hf_hub_download(hub_id, name, revision=revision, local_files_only=_unreachable.is_set())
         )
     except (HfHubHTTPError, HFValidationError, OSError) as error:
-        is_answer = isinstance(
-            error, HfHubHTTPError | HFValidationError
-        )  # of the hub, or of its client before it asked
+        # of the hub, or of its client before it asked
+        is_answer = isinstance(error, HfHubHTTPError | HFValidationError)
         if not (is_answer or constants.HF_HUB_OFFLINE):
             _unreachable.set()
         problem, remedy = (

@@ -99,9 +99,8 @@ def writing_parquet(
                 {MANIFEST_KEY.decode(): json.dumps(stamp, sort_keys=True)}
             )
         if is_alone:
-            path.unlink(
-                missing_ok=True
-            )  # a kill leaves a table that is missing, never one that seems damaged
+            # a kill leaves a table that is missing, never one that seems damaged
+            path.unlink(missing_ok=True)
             others = json_object(listing).get(MEMBERS)  # such as a page of the same name
             listed = {
                 **(others if isinstance(others, dict) else {}),

@@ -105,10 +105,11 @@ class Result:
             journal_folder(self.path),
             *(path.with_name(f".{path.name}{unfinished.NEW}") for path in files),
         ):
+            # a folder of another user's can be read
             with (
                 contextlib.suppress(OSError),
                 leftover(folder, self.options) as is_left,
-            ):  # a folder of another user's can be read
+            ):
                 if is_left or not unfinished.is_marked(folder):
                     unfinished.remove(folder)
 

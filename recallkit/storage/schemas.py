@@ -205,9 +205,7 @@ _BY_CONTEXT = _columns(
     f"{_PAIR} slice text, reference_gains flag?, last stride tokens whole, share_of_tokens real, "
     f"{_NLLS} {_GAPS} "
     f"{_with_ends('context_gain_reference context_gain_model local_gap far_gap', *_CI)} "
-    f"{_with_ends('far_share mirror_share', *_CI)} "
-    f"real?, {_CLUSTERS}, "
-    "note text, void flag"
+    f"{_with_ends('far_share mirror_share', *_CI)} real?, {_CLUSTERS}, note text, void flag"
 )
 
 LAYOUTS: Mapping[str, Mapping[str, Column]] = {
@@ -217,8 +215,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # span, for queries.
     "sequences": _columns(
         "sequence int32, source string, document int32, tokens list<uint32>, span_starts "
-        "span_documents list<int32>, "
-        "span_sources list<string>, text string"
+        "span_documents list<int32>, span_sources list<string>, text string"
     ),
     # One row per predicted token, sorted by (sequence, position). `in_training`: the ids of the
     # longest n-gram around it, 13 or 50, that
@@ -227,10 +224,9 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # its context (slicing.definitions.CONTEXT_CLASSES).
     "tokens": _columns(
         "sequence position document int32, source dictionary<string>, prev_token token int32, "
-        "repeated bool, "
-        "context_class dictionary<string>, distance first_distance int32?, occurrences "
-        "match_length int32, overwritten bool, "
-        "train_count int64?, ar_hit bool?, in_training int8?"
+        "repeated bool, context_class dictionary<string>, distance first_distance int32?, "
+        "occurrences match_length int32, overwritten bool, train_count int64?, ar_hit bool?, "
+        "in_training int8?"
     ),
     # One row per predicted token, in the order of `tokens`: of its word (slicing.words) whether it
     # occurred earlier in the sequence, as it
@@ -266,8 +262,8 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # `distance` 0 if its bigram does not occur earlier and no other token's places are borrowed.
     "samples": _columns(
         "slice string, row int64, sequence position document distance occurrences match_length "
-        "int32, train_count int64, "
-        f"weight float64, excluded string, {_with_ends(_CHANGES, '_row')} int64"
+        "int32, train_count int64, weight float64, excluded string, "
+        f"{_with_ends(_CHANGES, '_row')} int64"
     ),
     # One row per mixer of a model: the mean of its outputs over a text, in the units of its
     # activations; `mixer`: LAYER.KIND.
@@ -278,8 +274,8 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # the command.
     "gap/gap": _columns(
         f"{_PAIR} source slice cluster text, tokens whole, bytes whole?, share_of_tokens real, "
-        f"{_NLLS} {_GAPS} {_RECALL} "
-        f"{_with_ends('p first_p bpb', '_reference', '_model')} delta_freedom share_freedom "
+        f"{_NLLS} {_GAPS} {_RECALL} {_with_ends('p first_p bpb', '_reference', '_model')} "
+        "delta_freedom share_freedom "
         f"{_with_ends('control_share efficiency_reference efficiency_model', *_CI)} real?, "
         f"{_CLUSTERS}, is_distinct flag?, note text, void flag"
     ),
@@ -310,8 +306,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # sequence after `state_ids` ids; losses in nats per token.
     "gap/by_price": _columns(
         "model family cluster text, state_bytes state_ids clusters whole?, ppl effective_clusters "
-        "real, "
-        f"{_with_ends('gain retained loss_ar_hit loss_first', *_CI)} real?"
+        f"real, {_with_ends('gain retained loss_ar_hit loss_first', *_CI)} real?"
     ),
     # The reference's own earlier checkpoints, interpolated to the model's NLL: `weight` of
     # `checkpoint`, the rest of `next_checkpoint`.
@@ -342,9 +337,8 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "track/verdict": _columns("verdict text, step step_ci_low step_ci_high whole?"),
     "ablation/ablation": _columns(
         "model mixers kind text, layer whole?, cluster slice text, tokens whole, share_of_tokens "
-        "real, "
-        f"nll nll_ablated {_with_ends('loss loss_share', *_CI)} real?, {_CLUSTERS}, note text, "
-        "void flag"
+        f"real, nll nll_ablated {_with_ends('loss loss_share', *_CI)} real?, {_CLUSTERS}, note "
+        "text, void flag"
     ),
     "ablation/mixers": _columns(
         "model mixers kind text, layer whole?, parts cluster text, layers text?, cache_bytes "
@@ -360,14 +354,12 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "profile/distances": _columns("source text, distance repeated content whole, ar_hits whole?"),
     "profile/positions": _columns(
         "source text, low high tokens content_tokens repeated content_repeated whole, ar_hits "
-        "whole?, "
-        "repeated_share content_repeated_share ar_hit_share real?"
+        "whole?, repeated_share content_repeated_share ar_hit_share real?"
     ),
     "profile/fits": _columns(
         "source kind string, distances int64, median_distance int64?, alpha alpha_ci_low "
-        "alpha_ci_high float64?, "
-        "x_min x_max tail_tokens int64?, tail_share ks gain_exposed alpha_exposed float64?, note "
-        "string"
+        "alpha_ci_high float64?, x_min x_max tail_tokens int64?, tail_share ks gain_exposed "
+        "alpha_exposed float64?, note string"
     ),
     # One row per prompt. `answer_nll`: nats per token; `answer_distance`: tokens from the value's
     # latest occurrence to the prompt's end;
@@ -376,18 +368,16 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # of a needle in a haystack: ids asked for, and the share of the context that precedes it.
     "recall documents": _columns(
         "model task string, version int8, prompt cut string, row int32, doc_id string, key "
-        "string?, value string, "
-        "length int32?, depth float64?, "
-        "prompt_tokens tokens_cut int32, truncated answer_cut bool, generation string, contains "
-        "bool, contains_any bool?, "
+        "string?, value string, length int32?, depth float64?, prompt_tokens tokens_cut int32, "
+        "truncated answer_cut bool, generation string, contains bool, contains_any bool?, "
         "answer_nll float64?, answer_tokens int32?, answer_distance int32?, occurrences int32?, "
         "prompt_text string, characters_cut int32"
     ),
     "recall/recall": _columns(
         f"{_PAIR} task prompt cut tokenizer text, comparable flag, disagree flag?, accuracy "
-        "difference real, "
-        "version num_rows num_documents truncated answer_cut absent multiline empty dropped whole, "
-        f"f1 accuracy_any answer_nll {_with_ends('answer_nats', *_SPREAD)} {_ERRORS} real?"
+        "difference real, version num_rows num_documents truncated answer_cut absent multiline "
+        f"empty dropped whole, f1 accuracy_any answer_nll {_with_ends('answer_nats', *_SPREAD)} "
+        f"{_ERRORS} real?"
     ),
     "recall/by_distance": _RECALL_BUCKETS,
     "recall/by_occurrences": _RECALL_BUCKETS,

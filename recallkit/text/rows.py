@@ -69,9 +69,10 @@ class HubShard(Shard):
     def _open(self) -> Any:
         import datasets
 
+        # it logs each retry, then raises
         logging.getLogger("huggingface_hub").setLevel(
             logging.ERROR,
-        )  # it logs each retry, then raises
+        )
         rows = datasets.load_dataset(
             self.repo,
             self.config,

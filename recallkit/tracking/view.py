@@ -119,11 +119,9 @@ def track_tables(tables: TrackTables) -> dict[str, Table]:
     rows = [*steps, *({**row, "step": row["model"]} for row in reference)]
     caption = (
         f"NLL, nats per token, of {first['ar_hits']:,} AR hits among {first['tokens']:,} tokens, "
-        "of "
-        "the first occurrences of their bigrams, and of all other tokens. Gain: p(token) on AR "
-        "hits "
-        f"less p at those first occurrences. Intervals: {resampled(first, 'document', 'document')}."
-        f"{' Last row: the reference.' * len(reference)}"
+        "of the first occurrences of their bigrams, and of all other tokens. Gain: p(token) on AR "
+        "hits less p at those first occurrences. Intervals: "
+        f"{resampled(first, 'document', 'document')}.{' Last row: the reference.' * len(reference)}"
     )
     by_name = {"track": Table.from_rows("Recall gain and NLL by step", columns, rows, caption)}
     if tables.by_slice is not None:

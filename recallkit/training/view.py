@@ -52,9 +52,7 @@ class SweepView(ResultView):
         rates = ", ".join(f"{rate:.2g}" for rate in learning_rates)
         return {
             "Runs": f"{counted(len(runs), 'run')} at learning rates {rates}, of which each model's "
-            "best "
-            "counts; vocabulary of "
-            f"{runs[0]['task']['vocab']:,} ids, seed {runs[0]['seed']}",
+            f"best counts; vocabulary of {runs[0]['task']['vocab']:,} ids, seed {runs[0]['seed']}",
             "State": "bytes in float32 after the longest test",
             "Machines": ", ".join(self.manifest["machines"]),
         }

@@ -232,17 +232,15 @@ OF_GAIN = "of the recall gain of m, 40.0 (38.0 to 42.0) points, with"
         (
             [("0+3", 0.91, 0.25, 1000)],
             (
-                f"Layers 0 and 3 of 4 keep 91 % (89 to 93) {OF_GAIN} 25 % of the cache and a "
-                "loss of "
-                "0.25 nats per token."
+                f"Layers 0 and 3 of 4 keep 91 % (89 to 93) {OF_GAIN} 25 % of the cache and a loss "
+                "of 0.25 nats per token."
             ),
         ),
         (
             [("0+1+3", 0.9, 0.2, 3000), ("1", 0.5, 3.0, 1000)],
             (
                 f"Layer 1 of 4 keeps 50 % (48 to 52) {OF_GAIN} 25 % of the cache and a loss of "
-                "3.00 "
-                "nats per token."
+                "3.00 nats per token."
             ),
         ),
         (

@@ -133,8 +133,8 @@ ONE = {
         Model(0.2), {"reference": Model(0.1, hit_spread=0.5)},
         f"{REF.replace('50', '10')}, m with 20 % (10 %): ref's recall gain is not shown to "
             "exceed 0.1 points (0.0 points, …), so there "
-        "is no recall to retain. "
-        f"{HITS} m is 0.84 nats ahead (…). AR hits carry 100 % of its lead of 0.209 nats per "
+        f"is no recall to retain. {HITS} m is 0.84 nats ahead (…). AR hits carry 100 % of its lead "
+        "of 0.209 nats per "
             "token; all repeated bigrams carry 100 %.",
     ),
     "a reference that gains too little": (
@@ -181,8 +181,7 @@ SEVERAL = {
         {"m": Model(0.2, other=-0.1), "n": Model(0.8, other=0.4)}, {},
         f"{REF}; both models retain 25 % (m) to 175 % (n) of this recall gain. {HITS} they are "
             "0.47 nats ahead (n) to 0.92 nats "
-        "behind (m). "
-        "AR hits carry -89 % (n) to 138 % (m) of the gaps of 2 models.",
+        "behind (m). AR hits carry -89 % (n) to 138 % (m) of the gaps of 2 models.",
     ),
     "one is a copy": (
         {"m": Model(), "n": HALF}, {},
@@ -194,8 +193,8 @@ SEVERAL = {
         dict.fromkeys("abcdef", Model()), {},
         f"{REF}; 6 models retain 100 % of this recall gain. {HITS} they are level; not "
             "significant for a, b, "
-        "c, d and 2 more. "
-        "No share of their gaps is meaningful (a, b, c, d and 2 more: no gap overall).",
+        "c, d and 2 more. No share of their gaps is meaningful (a, b, c, d and 2 more: no gap "
+        "overall).",
     ),
     "no share, for two reasons": (
         {"m": Model(), "n": Model(0.2, other=-HALF.other, other_spread=1)}, {},

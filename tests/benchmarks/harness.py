@@ -118,9 +118,8 @@ def timed(
     call: Callable[[], Any], clock: Callable[[], float] = time.perf_counter
 ) -> tuple[Run, Any]:
     """A run of a call, without answers; and its result."""
-    Path("/proc/self/clear_refs").write_text(
-        "5"
-    )  # the system's record of the peak starts again here
+    # the system's record of the peak starts again here
+    Path("/proc/self/clear_refs").write_text("5")
     before = memory_kb("VmRSS")
     begin = clock()
     result = call()

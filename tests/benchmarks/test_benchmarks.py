@@ -278,9 +278,8 @@ def test_intervals_cover(kind, test_data, home, tmp_path):
     """Each figure is covered in more than 85 % of 200 draws, half of them in about 95 %
     (docs/intervals.md)."""
     for population in KINDS[kind](test_data, tmp_path, None):
-        if (
-            kind in ("profile", "gap") and "at most" not in population.name
-        ):  # whole documents of very different sizes
+        # whole documents of very different sizes
+        if kind in ("profile", "gap") and "at most" not in population.name:
             continue
         figures = {}
         for name, (_, by_number) in simulate(population, [50], 200).items():
@@ -296,7 +295,6 @@ def test_intervals_cover(kind, test_data, home, tmp_path):
             name: coverage.share for name, coverage in figures.items() if not name.startswith(HARD)
         }
         assert {name: share for name, share in covered.items() if share < 0.85} == {}
-        usual = [
-            share for name, share in covered.items() if "difference" not in name
-        ]  # rare differences cover more
+        # rare differences cover more
+        usual = [share for name, share in covered.items() if "difference" not in name]
         assert 0.93 <= statistics.median(usual) <= 0.99, population.name

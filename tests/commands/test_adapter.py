@@ -347,9 +347,8 @@ def test_every_help_is_for_people_and_ends_in_an_example_that_runs(name, run):
     asked = [shlex.split(example) for example in examples]
     assert (asked[0][1], {program for program, *_ in asked}) == (name, {"recallkit"})
     for _, command_name, *words in asked:
-        REAL[command_name].make_context(
-            command_name, words
-        )  # it exits, or raises, for what it cannot take
+        # it exits, or raises, for what it cannot take
+        REAL[command_name].make_context(command_name, words)
 
 
 def test_help_has_options_by_group_with_what_they_are_beside_them(run):

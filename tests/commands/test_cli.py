@@ -123,9 +123,8 @@ def copy_of(slices: Path, tmp_path: Path) -> Path:
 def test_wrong_names_are_one_line(invoke, arguments, words, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert_one_line(
-        invoke(*arguments), *words, after_notes=arguments[0] == "score"
-    )  # that it is the built-in text
+    # that it is the built-in text
+    assert_one_line(invoke(*arguments), *words, after_notes=arguments[0] == "score")
 
 
 @pytest.mark.parametrize(
@@ -305,6 +304,7 @@ def briefly(invoke, brief_home, short_text, monkeypatch) -> None:
 def test_every_command_answers_without_arguments(invoke, briefly, tmp_path, monkeypatch):
     """Their built-in default does not change by what else is asked of the same text."""
     monkeypatch.chdir(tmp_path)
+    # `count` reads three million tokens
     for command in (
         "slice",
         "score",
@@ -312,7 +312,7 @@ def test_every_command_answers_without_arguments(invoke, briefly, tmp_path, monk
         "models",
         "sources",
         "tasks",
-    ):  # `count` reads three million tokens
+    ):
         status, out, err = invoke(command)
         assert status == 0, err
         assert out.strip()

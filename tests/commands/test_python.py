@@ -303,9 +303,8 @@ def test_tokens_refuses_what_is_not_scored_or_of_other_sequences(scored, corpus,
     ):
         recallkit.tokens(folder, ["control:bigram", "zoo:mamba"])
     recallkit.slice(corpus / "valid.jsonl", tmp_path / "s", seq_len=64, limit_tokens=500)
-    assert (
-        recallkit.tokens(tmp_path / "s").select(pl.len()).collect().item() == 500
-    )  # without counts, too
+    # without counts, too
+    assert recallkit.tokens(tmp_path / "s").select(pl.len()).collect().item() == 500
     shutil.copytree(folder / "scores", tmp_path / "s" / "scores")
     with pytest.raises(recallkit.UserError, match="scores of other sequences"):
         recallkit.tokens(tmp_path / "s", "control:bigram")

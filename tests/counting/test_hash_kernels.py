@@ -75,10 +75,11 @@ def test_a_sample_is_the_smallest_of_all_hashes(
 @pytest.mark.parametrize("num_distinct", [3, 40, 60_000])
 def test_a_sample_of_much_text_is_exact(dtype, num_distinct):
     ids = np.random.default_rng(5).integers(0, num_distinct, 30_000).astype(dtype)
+    # most n-grams are repeated: fewer are distinct than a first guess expects
     ids[1000:20_000] = np.resize(
         ids[:700],
         19_000,
-    )  # most n-grams are repeated: fewer are distinct than a first guess expects
+    )
     wanted = sorted(all_hashes(ids.tolist(), [0], 13))
     for most in (10, 900, len(wanted), 10**6):
         assert (

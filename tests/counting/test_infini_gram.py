@@ -220,10 +220,11 @@ def test_an_interruption_does_not_wait_for_the_server(server, text, tmp_path, mo
 
     monkeypatch.setattr(Handler, "answer", answer)
     monkeypatch.setattr(infini_gram, "_CHUNK", 20)
+    # a process of pytest-xdist ignores it
     handler = signal.signal(
         signal.SIGINT,
         signal.default_int_handler,
-    )  # a process of pytest-xdist ignores it
+    )
     try:
         with pytest.raises(KeyboardInterrupt):
             slicing.slice_text(text, tmp_path / "slices", counts=server.spec, seq_len=128)

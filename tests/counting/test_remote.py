@@ -195,9 +195,10 @@ def elsewhere(request) -> None:
     request.answer(302, "Location: http://localhost:9/counts.duckdb?key=secret")
 
 
+# a connection that is left
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning",
-)  # a connection that is left
+)
 @pytest.mark.parametrize(
     ("mode", "problem"),
     [

@@ -27,9 +27,8 @@ def data(figure: Figure) -> list[dict[str, Any]]:
 def _rows(part: Any) -> Iterator[dict[str, Any]]:
     if isinstance(part, dict):
         if isinstance(part.get("data"), dict):
-            yield from (
-                row for row in part["data"]["values"] if not set(row) <= {"model", "x"}
-            )  # not those of lines across the plot
+            # not those of lines across the plot
+            yield from (row for row in part["data"]["values"] if not set(row) <= {"model", "x"})
         for key, value in part.items():
             if key != "data":
                 yield from _rows(value)

@@ -66,9 +66,8 @@ def stand_ins(tmp_path, hub, monkeypatch):
             "eos_token_id": 0,
             "pad_token_id": 0,
         }
-        short = (
-            {} if family == "rwkv" else {"max_position_embeddings": 640}
-        )  # fewer than a sequence has
+        # fewer than a sequence has
+        short = {} if family == "rwkv" else {"max_position_embeddings": 640}
         model = AutoModelForCausalLM.from_config(
             AutoConfig.for_model(family, **{**sizes, **config, **short})
         )

@@ -95,9 +95,8 @@ def check(run: Callable[..., tuple[int, str]], place: Path) -> Callable[..., int
         for number in points:
             fresh()
             assert run(command, number)[0] == DEAD, f"point {number} was not met"
-            errors = [
-                f for f in verify(out).findings if f.is_error and f.kind != "missing"
-            ]  # old members go before new ones come
+            # old members go before new ones come
+            errors = [f for f in verify(out).findings if f.is_error and f.kind != "missing"]
             assert not errors, f"killed at point {number}"
             assert run(command)[0] == 0
             assert made_of(out) == wanted, f"killed at point {number}"

@@ -60,9 +60,8 @@ class LittleMemory:
                 waiting.pop()
                 yield from run(batched)
                 return
-            time.sleep(
-                0.5
-            )  # threads that read ahead and write behind are done: the limit is for scoring
+            # threads that read ahead and write behind are done: the limit is for scoring
+            time.sleep(0.5)
             limit = used() + self.megabytes * 1_000_000
             resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
             try:
@@ -160,9 +159,8 @@ def out_of_memory(said: list[str]) -> list[str]:
 def test_a_batch_that_does_not_fit_is_scored_in_halves(score, tmp_path):
     """Smaller batches round in other places, and nothing else."""
     assert score("whole") == (0, [])
-    status, said = score(
-        "cut", LittleMemory(9)
-    )  # all 32 sequences take 16 to 18 megabytes, half of them 7 or 8
+    # all 32 sequences take 16 to 18 megabytes, half of them 7 or 8
+    status, said = score("cut", LittleMemory(9))
     assert status == 0, said
     assert (
         out_of_memory(said)[0]

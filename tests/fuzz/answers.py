@@ -81,8 +81,7 @@ FINISHED = {
     "mqar": Question(
         (
             "mqar control:recall --counts @/counts.duckdb -o @/mqar --pairs 4 --samples 2 "
-            "--seq-len "
-            "32 --json"
+            "--seq-len 32 --json"
         ),
         ["mqar/queries/*/*", "mqar/fillers/*/*", "mqar/compared/*/*"],
     ),
@@ -110,8 +109,7 @@ UNFINISHED = {
     "mqar": Question(
         (
             "mqar control:bigram --counts @/counts.duckdb -o @/new --pairs 4 --samples 40 "
-            "--seq-len "
-            "32 --json"
+            "--seq-len 32 --json"
         ),
         ["new/queries/*/.*.partial/*"],
     ),

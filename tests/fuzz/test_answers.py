@@ -45,9 +45,10 @@ def test_unfinished_work_answers_rightly_or_not_at_all(
             problem if isinstance(problem, list) else [problem]
             for problem in (wanted, answer(results, UNFINISHED[name]))
         ]
+        # it depends on the size of groups, which is smaller in a process that is killed
         digest = {
             "sequences_digest": None,
-        }  # it depends on the size of groups, which is smaller in a process that is killed
+        }
         assert [row | digest for row in rows[0]] == [row | digest for row in rows[1]]
         assert not [
             problem

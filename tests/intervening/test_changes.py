@@ -137,10 +137,11 @@ def test_where_nothing_can_trade_places_it_is_said():
     ("ids", "reason"),
     [
         ([4, 4, 4, 5, 6, 7, 8, 9, 4, 4], OVERLAP),  # the two earlier occurrences share an id
+        # the match 5 6 5 of the latest occurrence reaches into the query 5 6 5
         (
             [5, 6, 5, 6, 5, 6],
             OVERLAP,
-        ),  # the match 5 6 5 of the latest occurrence reaches into the query 5 6 5
+        ),
         ([1, END, 2, 3, 4, 1, END], END_TOKEN),
         ([END, 1, 7, 8, 9, END, 1], END_TOKEN),
         ([1, 2, END, END, 1, 2], NO_PLACEBO),
@@ -202,6 +203,7 @@ def test_changes_remove_every_occurrence_and_a_placebo_none(ids):
         after[places_changed] += 100  # as replacements: the same for the same id, no two alike
         assert (after[places.query :] == sequence[places.query :]).all()
         assert label(after) == (before if name == "placebo" else (NO_DISTANCE, 0))
+    # the query is the longest match, cut at end tokens
     assert (
         places.query
         == len(
@@ -210,7 +212,7 @@ def test_changes_remove_every_occurrence_and_a_placebo_none(ids):
         - 1
         - min(before[1], len(ids))
         or END in ids
-    )  # the query is the longest match, cut at end tokens
+    )
 
 
 VOCAB = 200
@@ -235,13 +237,14 @@ def test_replacements_are_near_in_rank_absent_and_no_two_alike():
         assert list(new) == [30, 100, 101]
         assert len(set(new.values())) == 3
         assert not set(new.values()) & {*ids, 7}
+        # an end token has no rank
         assert all(
             abs(
                 original - other,
             )
             <= MOST_RANKS + 1
             for original, other in new.items()
-        )  # an end token has no rank
+        )
     drawn = {draw(replacements, [100, 99], [0], seed)[100] for seed in range(2000)}
     assert drawn == set(
         range(100 - MOST_RANKS, 101 + MOST_RANKS),

@@ -85,10 +85,11 @@ def test_each_token_is_read_once_under_each_change_keeps_its_query_and_loses_its
                 )
                 == sorted(original[: len(own)])
             )
+            # of the match: all with a placebo, with completion and key all else
             rest = np.setdiff1d(
                 matches,
                 where,
-            )  # of the match: all with a placebo, with completion and key all else
+            )
             assert (own[rest] == original[rest]).all()
         if design == "exact":
             assert np.flatnonzero(

@@ -44,9 +44,8 @@ def test_presence_is_no_recall_and_a_cache_is(known):
     earlier occurrences."""
     rows = causal_recall(known[1])
     for name in NOT_RECALLING:
-        assert rows[name]["recall"] == pytest.approx(
-            0, abs=0.25 if name == "window" else 0.05
-        )  # ids move into its window, and out of it
+        # ids move into its window, and out of it
+        assert rows[name]["recall"] == pytest.approx(0, abs=0.25 if name == "window" else 0.05)
         assert rows[name]["points"] == pytest.approx(0, abs=0.002)
         assert rows[name]["retained"] == pytest.approx(0, abs=0.01)
         assert (rows[name]["use"] > 1) == (name in ("presence", "window"))
@@ -130,11 +129,10 @@ CASES = {
             "more": ((0.5, 0.45, 0.55), (1.2, 1.1, 1.3), -0.1, (0.2, 0.1, 0.3)),
             "like": (R, (1.0, 1.0, 1.0), 0.0, NONE),
         },
-        f"{LOST}, the other 4 models -1.0 (less) to 50.0 (more): "
-        "they retain -2 % (less) to 120 % (more) of r's causal recall; no significant recall: "
-        "less. "
-        "The difference in nats is 20.0 % (more) to 130.0 % (less) of the gap; "
-        "no share is meaningful for like. Shares of a lead, not a gap: more.",
+        f"{LOST}, the other 4 models -1.0 (less) to 50.0 (more): they retain -2 % (less) to 120 % "
+        "(more) of r's causal recall; no significant recall: less. The difference in nats is "
+        "20.0 % (more) to 130.0 % (less) of the gap; no share is meaningful for like. Shares of "
+        "a lead, not a gap: more.",
     ),
 }
 

@@ -194,8 +194,7 @@ def test_the_error_does_not_grow_in_thirty_rounds(bits):
             "int4:half",
             (
                 "cache=int4:half: half is neither group=N nor residual=N, nor one of affine, "
-                "quanto, "
-                "hqq; write int4 or"
+                "quanto, hqq; write int4 or"
             ),
         ),
         ("int4:group=0", "cache=int4:group=0: group=0 is neither"),

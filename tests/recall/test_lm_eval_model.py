@@ -142,9 +142,8 @@ def stock_task(name: str):
 
     task = Local()
     task.set_config("task", name)
-    if (
-        name == "squad_completion"
-    ):  # it would run with defaults that lm-eval injects, not with its own
+    # it would run with defaults that lm-eval injects, not with its own
+    if name == "squad_completion":
         task.set_config(
             "generation_kwargs",
             {"until": ["\n"], "max_gen_toks": 48, "do_sample": False},

@@ -164,8 +164,7 @@ def test_mistakes_are_one_line(run, home, tmp_path, monkeypatch):
             "zoo:attention --tasks niah --lengths 1k",
             (
                 "zoo:attention: reads 256 ids, and prompts of niah_single_1 with their answers "
-                "have "
-                "up to"
+                "have up to"
             ),
         ),
         (

@@ -109,8 +109,7 @@ def test_models_side_by_side(files):
             0.0,
             (
                 "a significantly lower accuracy than base, but no significantly different NLL of "
-                "the "
-                "answers"
+                "the answers"
             ),
         ),
         ("fewer", 2.0, None),

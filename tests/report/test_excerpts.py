@@ -184,9 +184,8 @@ def check_packed(comparison, data):
 
 def test_packed_values_are_those_of_the_tables(comparison, monkeypatch):
     check_packed(comparison, json.loads(token_view(comparison).data))
-    monkeypatch.setattr(
-        excerpts, "LONGEST", 20
-    )  # sequences of 64 tokens in four blocks, whose positions go on
+    # sequences of 64 tokens in four blocks, whose positions go on
+    monkeypatch.setattr(excerpts, "LONGEST", 20)
     data = check_packed(comparison, json.loads(token_view(comparison, sequences=[2]).data))
     assert [excerpt["first"] for excerpt in data["excerpts"] if excerpt["asked"]] == [1, 21, 41, 61]
     last = rows_of(comparison)[-1]

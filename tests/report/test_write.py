@@ -289,9 +289,8 @@ def test_the_method_has_the_facts_of_the_manifest(comparison, page):
 
 
 def test_every_picture_and_the_text_are_on_the_page(comparison, page, written):
-    drawn = [
-        figure for figure in draw(comparison) if figure.name != "recall"
-    ]  # the first screen has it
+    # the first screen has it
+    drawn = [figure for figure in draw(comparison) if figure.name != "recall"]
     assert len(drawn) >= 4
     ordered = sorted(drawn, key=lambda figure: figure.name != "by_count")
     assert page.texts("figcaption") == [figure.caption for figure in ordered], (
@@ -437,9 +436,8 @@ def test_names_are_text_and_models_of_other_tokenizers_are_compared_in_bits(evil
 
 def test_nothing_is_fetched_and_only_the_pages_own_script_runs(page, evil):
     for shown in (page, evil):
-        charts = shown.texts("script")[
-            -1
-        ]  # nothing of Vega's that could fetch something can: tests/report/test_browser.py
+        # nothing of Vega's that could fetch something can: tests/report/test_browser.py
+        charts = shown.texts("script")[-1]
         source = shown.source.replace(charts, "").replace(
             "" if shown is evil else shown.with_id("excerpts"), ""
         )

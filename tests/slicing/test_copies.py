@@ -127,9 +127,8 @@ def test_planted_copies_are_found_as_often_as_their_length_says(fraction):
         error = np.sqrt(expected * (1 - expected) / 3000)
         assert abs(per_copy.any(axis=1).mean() - expected) < 4 * error
         summary = finder.summary()["ngrams"]["13"]
-        share = (length - 12) / (
-            length + 20
-        )  # of the n-grams, these are in training: an estimate that needs no more than the sample
+        # of the n-grams, these are in training: an estimate that needs no more than the sample
+        share = (length - 12) / (length + 20)
         assert summary["found"] / summary["sampled"] == pytest.approx(
             share,
             abs=4 * np.sqrt(share * (1 - share) / summary["sampled"]),

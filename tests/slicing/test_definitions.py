@@ -109,10 +109,11 @@ def test_built_in_slices_are_what_their_sentences_say():
     ("expression", "rows"),
     [
         ("distance > 100", [1, 4]),
+        # of tokens without a distance it is unknown: they are in neither
         (
             "NOT distance > 100",
             [0],
-        ),  # of tokens without a distance it is unknown: they are in neither
+        ),
         ("distance IS NULL", [2, 3]),
         ("source = 'it''s' OR source IN ('code', 'law')", [1, 2]),
         ("source LIKE 'w%' AND train_count between 1 and 6", [0, 3]),

@@ -101,16 +101,18 @@ SHARES = [(0, 0.01), (1, 0.03), (2, 0.055), (4, 0.08), (7, 0.064), (8, 0.14), (1
     [
         (None, SHARES, None),
         (0.15, SHARES, None),
+        # log(6.4 / 5.5) < log(8 / 6.4); 7 is no power of two
         (
             0.151,
             SHARES,
             "--max-count 2 (2k per billion) gives 5.5 %",
-        ),  # log(6.4 / 5.5) < log(8 / 6.4); 7 is no power of two
+        ),
+        # by ratio, not by difference
         (
             0.3,
             [(0, 0.0), (1, 0.03), (2, 0.14)],
             "--max-count 1 (1k per billion) gives 3.0 %",
-        ),  # by ratio, not by difference
+        ),
         (0.3, [(0, 0.149), (1, 0.2)], "--max-count 0 (0 per billion) gives 14.9 %"),
         (0.3, [(0, 0.2), (1, 0.3)], "Count more training text"),
         (0.3, [(0, 0.0), (1, 0.3)], "Count more training text"),

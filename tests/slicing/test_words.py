@@ -84,6 +84,7 @@ def test_labels_counted_by_hand():
     ]
     assert result["word_count"] == inner
     c, p, f = "capitalised", "plain", "function"
+    # a document's first word begins a sentence
     kinds = [
         c,
         c,
@@ -105,7 +106,7 @@ def test_labels_counted_by_hand():
         p,
         p,
         None,
-    ]  # a document's first word begins a sentence
+    ]
     assert result["word_kind"] == kinds
     assert np.flatnonzero(result["closes_bracket"]).tolist() == [11]
     assert np.flatnonzero(result["opens_bracket"]).tolist() == [9]
@@ -323,10 +324,11 @@ def brackets(sequence: list[bytes], place: int) -> tuple[bool, bool]:
 
 
 @settings(max_examples=150)
+# a paragraph separator in two ids
 @example(
     sequences=[[b"the", b"\xe2\x80", b"\xa9", b"X"]],
     random=Random(0),
-)  # a paragraph separator in two ids
+)
 @given(
     st.lists(st.lists(st.sampled_from(PIECES), min_size=2, max_size=14), min_size=1, max_size=4),
     st.randoms(),

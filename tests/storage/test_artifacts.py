@@ -204,9 +204,8 @@ def test_changed_weights_are_noticed_even_with_the_old_length_and_time(
     weights.write_bytes(b"0123456789")
     hashing.digest_weights(weights)
     before = weights.stat()
-    time.sleep(
-        0.05
-    )  # beyond the grain of the system's file times, as _SETTLING_NS sees to in earnest
+    # beyond the grain of the system's file times, as _SETTLING_NS sees to in earnest
+    time.sleep(0.05)
     if change.startswith("another"):
         (tmp_path / "other").write_bytes(b"012345678x")
         (tmp_path / "other").replace(weights)

@@ -71,10 +71,11 @@ def test_the_digest_is_of_all_content() -> None:
         ROWS[::-1],
         [*ROWS[:-1], {"text": TEXTS[-1]}],
     ]
+    # the last three are bad
     assert (
         len({digest(batch) for batch in [*others, [2**70], [2**71], [{"text": "\ud800"}]]})
         == len(others) + 2
-    )  # the last three are bad
+    )
 
 
 @pytest.mark.parametrize(

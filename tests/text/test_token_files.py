@@ -422,11 +422,12 @@ def test_the_type_of_a_file_without_a_header_is_the_one_that_its_ids_have(
     """Whatever is named: another type is refused, with the right one."""
     options, path = SMALL if largest == 99 else LARGE, tmp_path / "a.bin"
     if dtype.endswith("2") and options is LARGE:
+        # 16 bits have no room for such ids
         assert "name their own --tokenizer" in refused(
             path,
             np.array(MANY, dtype),
             options,
-        )  # 16 bits have no room for such ids
+        )
         return
     expected, name = [[*range(1, 99), largest]] * 2, np.dtype(dtype).name
     stream = np.array([token for row in expected for token in (*row, END)], dtype)
@@ -725,9 +726,10 @@ def test_in_a_folder_text_comes_first(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array([1, 2]))
     assert ids_in(tmp_path) == [[1, 2]]
     (tmp_path / "b.json").write_text('["text"]')
+    # .json mostly describes
     assert ids_in(tmp_path) == [
         [1, 2],
-    ]  # .json mostly describes
+    ]
     (tmp_path / "c.txt").write_text("more")
     assert [d.text for d in open_corpus([str(tmp_path)], SMALL).documents()] == ["more"]
 

@@ -284,9 +284,8 @@ def test_text_is_counted_without_end_tokens_and_first_spaces(name):
     for text in texts:
         stream += [*tokenizer.encode([text])[0].tolist(), tokenizer.end_token_id]
     ids, previous = np.array(stream[1:], np.uint32), np.array(stream[:-1], np.uint32)
-    written = (
-        "".join(texts) if name != "bytes" else "".join(f"{text}\n" for text in texts)
-    )  # its end token is a byte of text
+    # its end token is a byte of text
+    written = "".join(texts) if name != "bytes" else "".join(f"{text}\n" for text in texts)
     assert tokenizer.document_text.join(ids, previous) == written.encode()
     assert tokenizer.document_text.lengths(ids, previous).sum() == len(written.encode())
 
@@ -317,9 +316,8 @@ def test_ids_of_bytes_are_the_bytes(texts):
     ids, offsets = tokenizer.encode(texts)
     assert bytes(ids.tolist()) == "".join(texts).encode()
     assert tokenizer.decode(np.split(ids, offsets[1:-1]) if texts else []) == texts
-    assert (
-        TextTokenizer.encode(tokenizer, texts)[0].tolist() == ids.tolist()
-    )  # as its tokenizer.json says
+    # as its tokenizer.json says
+    assert TextTokenizer.encode(tokenizer, texts)[0].tolist() == ids.tolist()
 
 
 def test_bytes_end_documents_with_a_newline_or_any_byte():

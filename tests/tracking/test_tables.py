@@ -231,8 +231,7 @@ def planted(*points: float, documents: int = 30, spread: float = 1.0, seed: int 
             1,
             (
                 "Recall is absent again: at step 3 {} -0.1 points (-0.5 to 0.2), below 1; at "
-                "step 1 "
-                "it was above 1."
+                "step 1 it was above 1."
             ),
         ),
         (
@@ -241,8 +240,7 @@ def planted(*points: float, documents: int = 30, spread: float = 1.0, seed: int 
             None,
             (
                 "It is undecided whether there is recall: at step 1 {} 0.9 points (0.6 to 1.3), "
-                "and "
-                "its interval contains 1."
+                "and its interval contains 1."
             ),
         ),
         (
@@ -250,16 +248,14 @@ def planted(*points: float, documents: int = 30, spread: float = 1.0, seed: int 
             UNKNOWN,
             1,
             "It is undecided whether there is recall: at step 2 {} 0.9 points (0.5 to 1.3), and "
-            "its interval contains 1; "
-            "at step 1 it was above 1.",
+            "its interval contains 1; at step 1 it was above 1.",
         ),
         (
             planted(9, 9, documents=4),
             UNKNOWN,
             None,
             "It is undecided whether there is recall: at step 1 {} 9.0 points, without an "
-            "interval: "
-            "AR hits come from effectively 4.0 documents; 5 are needed.",
+            "interval: AR hits come from effectively 4.0 documents; 5 are needed.",
         ),
     ],
 )

@@ -85,9 +85,8 @@ def test_every_checkpoint_is_drawn_with_its_intervals_and_the_reference_beside_i
 def test_what_is_retained_is_told_and_shown_where_there_is_a_reference():
     both = [made_tables([0, 10], reference=reference) for reference in (True, False)]
     assert answer(both[0]).endswith(
-        "Recall appears at step 10 (95 % interval 0 to 10): at step 10 the recall gain on AR "
-        "hits is "
-        "30.0 points (20.0 to 40.0), 50 % of ref's."
+        "Recall appears at step 10 (95 % interval 0 to 10): at step 10 the recall gain on AR hits "
+        "is 30.0 points (20.0 to 40.0), 50 % of ref's."
     )
     assert answer(both[1]).endswith("30.0 points (20.0 to 40.0).")
     tables = [track_tables(tables)["track"] for tables in both]

@@ -143,8 +143,7 @@ def test_several_tasks_have_a_table_and_a_plot_each():
             [(800, 0.9), (1600, 0.9)],
             (
                 "attention (width 16) gives 90.0 % of the answers with 800 bytes of state, the "
-                "most "
-                "of 2 models."
+                "most of 2 models."
             ),
         ),
         ([(800, 0.9)], "attention (width 16) gives 90.0 % of the answers with 800 bytes of state."),

@@ -103,10 +103,11 @@ def test_a_stopped_training_resumes_and_ends_in_the_same_bytes(
     with pytest.raises(KeyboardInterrupt):
         recallkit.train(model, text, **options, out=tmp_path / "parts")
     assert not (tmp_path / "parts" / "training.parquet").exists()
+    # from step 20 on, where it was saved as it ended, and no step more
     stop_at(
         monkeypatch,
         1 + 32 - 20 + 1,
-    )  # from step 20 on, where it was saved as it ended, and no step more
+    )
     recallkit.train(model, text, **options, out=tmp_path / "parts")
     for name in (
         *(f"checkpoint-{step}/model.safetensors" for step in (8, 16, 24, 32)),
@@ -261,12 +262,13 @@ def test_too_little_text_and_options_of_the_other_kind_are_one_line(
         assert said in error, error
         assert "Traceback" not in error
         assert not (tmp_path / "out").exists()
+    # nothing was left of them that is in the way
     recallkit.train(
         model,
         text,
         **SIZES,
         out=tmp_path / "out",
-    )  # nothing was left of them that is in the way
+    )
 
 
 def test_models_of_the_zoo_learn_lists_first_unless_they_read_text_alone(

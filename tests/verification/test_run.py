@@ -546,9 +546,8 @@ def test_only_a_lock_says_whether_a_process_is_at_work(tmp_path, monkeypatch):
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.readline() == "at work\n"
-        mark.write_text(
-            re.sub(r'"process": "[^"]*"', '"process": "4194305"', mark.read_text())
-        )  # a number that no process has
+        # a number that no process has
+        mark.write_text(re.sub(r'"process": "[^"]*"', '"process": "4194305"', mark.read_text()))
         assert verify(tmp_path, clean=True).num_removed == 0
         process.kill()
     mark.write_text(mark.read_text().replace("4194305", f"{os.getpid():>7}"))
