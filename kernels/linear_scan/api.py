@@ -30,9 +30,9 @@ def linear_scan(
 
     Shapes: decay and u (t, b, d), any strides, t may be 0; start (b, d): h before the first token,
     zeros where None. Everything is computed, and the state returned, in the widest of the inputs'
-    types, at least float32; h is rounded once. Rows and channels are independent. `impl`:
-    "reference" and "torch" are differentiable in all tensors. "triton" computes in float32, 32
-    tokens at a time, for decays whose products stay finite, as those of at most 1 do. Raises
+    types, at least float32; h is rounded once. Rows and channels are independent.
+    `impl`: "reference" and "torch" are differentiable in all tensors. "triton" computes in float32,
+    32 tokens at a time, for decays whose products stay finite, as those of at most 1 do. Raises
     ValueError for shapes or an implementation that do not fit.
     """
     if u.ndim != 3:

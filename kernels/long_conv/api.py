@@ -49,12 +49,12 @@ def long_conv(
     and taps beyond t are not used. `spectrum`: `filter_spectrum(filters, t)`, which saves "torch"
     one of its three transforms where a filter is applied to many batches; other implementations
     ignore it. Dtypes may differ. Values are summed in float32, in float64 where an input is, and
-    returned in that type, or in `out_dtype`. `impl`: "torch" multiplies spectra, or sums a few taps
-    or a single output directly, and is differentiable in all tensors. "triton" rounds filters (skip
-    added to tap 0) and gated inputs to u's dtype, for its products, and for a half-precision
-    `out_dtype` also the sum, before the last gate. `auto` chooses it on a GPU for half precision
-    and at most `LONGEST_PRODUCT` inputs. Raises ValueError for shapes or an implementation that do
-    not fit.
+    returned in that type, or in `out_dtype`.
+    `impl`: "torch" multiplies spectra, or sums a few taps or a single output directly, and is
+    differentiable in all tensors. "triton" rounds filters (skip added to tap 0) and gated inputs to
+    u's dtype, for its products, and for a half-precision `out_dtype` also the sum, before the last
+    gate. `auto` chooses it on a GPU for half precision and at most `LONGEST_PRODUCT` inputs. Raises
+    ValueError for shapes or an implementation that do not fit.
     """
     last = u.shape[1] if last is None and u.ndim == 3 else last
     _check(u, filters, skip, bias, in_gate, out_gate, last)

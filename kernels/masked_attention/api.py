@@ -55,11 +55,12 @@ def masked_attention(
     constant and another value may fail to compile. `key` names the rule with all its other
     parameters: two rules with the same key must agree, and a rule with a key must not reference a
     model, since it is cached. On a GPU the table of blocks with a seen pair is computed once per
-    key, length and device. `impl`: "reference" computes query by query, "torch" is PyTorch's
-    attention under a dense mask, one for all heads where they do not differ, differentiable, in
-    time and memory of t^2. "triton" is FlexAttention (torch.nn.attention.flex_attention), compiled,
-    which skips blocks of 128 x 128 pairs where none is seen; forward only. `auto` takes it on a GPU
-    where there is a key. Raises ValueError for shapes, types or an implementation that do not fit.
+    key, length and device.
+    `impl`: "reference" computes query by query, "torch" is PyTorch's attention under a dense mask,
+    one for all heads where they do not differ, differentiable, in time and memory of t^2. "triton"
+    is FlexAttention (torch.nn.attention.flex_attention), compiled, which skips blocks of 128 x 128
+    pairs where none is seen; forward only. `auto` takes it on a GPU where there is a key. Raises
+    ValueError for shapes, types or an implementation that do not fit.
     """
     check_alike(4, q=q, k=k, v=v)
     unnamed = (

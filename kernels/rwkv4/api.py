@@ -38,10 +38,11 @@ def rwkv4_attention(
     Shapes: k, v, gate (t, b, d), decay and bonus (d,), any strides; t may be 0. decay >= 0 and
     finite, preferably in float32: everything is computed, and the state returned, in the widest of
     the inputs' types, at least float32; y is rounded once. A state's exponent may be -inf, which is
-    read as `NOTHING`. Rows and channels are independent. `impl`: "reference" and "torch" are
-    differentiable, except for the state's exponent, a constant in "torch". "triton" computes in
-    float32 and processes a text sequentially: the b d channels run in parallel, 32 per warp. Raises
-    ValueError for shapes, types or an implementation that do not fit.
+    read as `NOTHING`. Rows and channels are independent.
+    `impl`: "reference" and "torch" are differentiable, except for the state's exponent, a constant
+    in "torch". "triton" computes in float32 and processes a text sequentially: the b d channels run
+    in parallel, 32 per warp. Raises ValueError for shapes, types or an implementation that do not
+    fit.
     """
     _check(k, v, decay, bonus, state, gate)
     tensors = (k, v, decay, bonus, gate, *(state or ()))

@@ -51,11 +51,11 @@ def selective_scan(
     float32 or wider, and dt where it is a step itself; x, write, read, gate and a projection's dt
     may be half precision. Everything is computed, and the state returned, in the widest of the
     inputs' types, at least float32; y, laid out like x, is rounded once. A row depends on no other
-    row, "triton" only on how many there are. `impl`: "reference" and "torch" are differentiable in
-    all tensors. "triton" computes in float32, for n <= 32, the b d channels in parallel, 32 per
-    warp, and a text sequentially; where t >= 512 and b d <= 12288, its pieces are read in parallel
-    (`piece_length`), which depends on these sizes alone. Raises ValueError for shapes or an
-    implementation that do not fit.
+    row, "triton" only on how many there are.
+    `impl`: "reference" and "torch" are differentiable in all tensors. "triton" computes in float32,
+    for n <= 32, the b d channels in parallel, 32 per warp, and a text sequentially; where t >= 512
+    and b d <= 12288, its pieces are read in parallel (`piece_length`), which depends on these sizes
+    alone. Raises ValueError for shapes or an implementation that do not fit.
     """
     inputs = (x, dt, rates, write, read, start, skip, gate, dt_bias)
     return _run("selective_scan", impl, selective_scan_torch, inputs, dt_softplus)

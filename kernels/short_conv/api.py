@@ -41,9 +41,10 @@ def short_conv(
     `activation`: "silu" or None. Any strides: with time first in memory, pass and receive
     transposed views. The new history has the type of the old one, of u where there is none, and is
     a copy. Everything is computed in the widest of the types of u, taps, bias and history, at least
-    float32, and rounded once. `impl`: "reference" and "torch" are differentiable in all tensors;
-    "triton" takes up to 8 taps, in one pass over memory. Raises ValueError for shapes, an
-    activation or an implementation that do not fit.
+    float32, and rounded once.
+    `impl`: "reference" and "torch" are differentiable in all tensors; "triton" takes up to 8 taps,
+    in one pass over memory. Raises ValueError for shapes, an activation or an implementation that
+    do not fit.
     """
     _check(u, taps, bias, history, activation, gate)
     k = taps.shape[1]

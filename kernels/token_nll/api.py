@@ -35,10 +35,10 @@ def token_nll(
     Shapes: hidden (n, d), weight (vocab, d), bias (vocab,) or None, targets (n,) integers below
     vocab. Rows with a negative target are skipped: their NLL is 0 and their rank -1. Logits are
     computed and reduced in float32 whatever the dtype of the inputs (float64 where an input is, and
-    in `reference`). A row's result depends on no other row. `impl`: "reference" materialises all
-    logits, "torch" tiles of them, "triton" none; `auto` chooses it on a GPU in half precision.
-    Raises ValueError for shapes, targets or an implementation that do not fit; on a GPU a target of
-    at least vocab gives NaN.
+    in `reference`). A row's result depends on no other row.
+    `impl`: "reference" materialises all logits, "torch" tiles of them, "triton" none; `auto`
+    chooses it on a GPU in half precision. Raises ValueError for shapes, targets or an
+    implementation that do not fit; on a GPU a target of at least vocab gives NaN.
     """
     _check(hidden, weight, targets, bias)
     mixed = (

@@ -75,10 +75,10 @@ def window_attention_step(
 
     q, k, v and the rings and y have one dtype; angles are computed in float64, everything else in
     float32 or wider. The given state is unchanged; with `inplace` its rings are overwritten and
-    returned with a new `num_read`. Rows are independent. `impl`: "reference" computes row by row,
-    "torch" is differentiable (not in place), "triton" is one launch that reads and, without
-    `inplace`, writes the rings. Raises ValueError for shapes, types or an implementation that do
-    not fit.
+    returned with a new `num_read`. Rows are independent.
+    `impl`: "reference" computes row by row, "torch" is differentiable (not in place), "triton" is
+    one launch that reads and, without `inplace`, writes the rings. Raises ValueError for shapes,
+    types or an implementation that do not fit.
     """
     _check_step(q, k, v, state, rope_width, inplace=inplace)
     chosen = choose("window_attention_step", impl, q, k, v, *state)

@@ -68,8 +68,8 @@ def rotate(x: Tensor, positions: Tensor, *, base: float = 10000.0, width: int) -
 
     Half-split, as in Llama, GPT-NeoX and FlashAttention: entry i is paired with entry i + width/2
     and the pair is rotated by position * base^(-2 i / width) (RoFormer, arXiv 2104.09864, equation
-    15). Other entries are unchanged. Angles are computed in float64: in float32 they would be off
-    by 1e-2 at position 1e5.
+    15). Other entries are unchanged.
+    Angles are computed in float64: in float32 they would be off by 1e-2 at position 1e5.
     """
     if width == 0:
         return x

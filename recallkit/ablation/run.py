@@ -43,11 +43,12 @@ class AblationQuestion:
     not go together.
 
     mixers: sets, as `Ablation.parse` reads them, or `each`. heads: not these mixers, but their
-    heads: those of a mixer together, then halves of every group without which recall is shown to
-    be lost (by `LEAST` of what is lost without the group that matters most), down to single ones.
+    heads: those of a mixer together, then halves of every group without which recall is shown to be
+    lost (by `LEAST` of what is lost without the group that matters most), down to single ones.
     budget: not these sets one by one, but all of their mixers except so many, with which most of
     the recall gain is retained; with `each` the mixers that have a cache, which grows with the
-    text. clean: without tokens that are known to be in the training text. cluster: what intervals
+    text.
+    clean: without tokens that are known to be in the training text. cluster: what intervals
     resample.
     """
 

@@ -68,9 +68,8 @@ class AblationTables(NotebookResult):
 
     mixers: a row per set, the largest `gain_lost` first. `gain`: the model's recall gain on AR hits
     as it is, a fraction; `gain_lost`: that less its gain without the mixers; `retained`: its gain
-    without them over that as it is, null where its recall is not significant. `loss` of all
-    tokens, `loss_ar_hit` of AR hits, which are `share_of_tokens` and have `loss_share` of the whole
-    loss.
+    without them over that as it is, null where its recall is not significant. `loss` of all tokens,
+    `loss_ar_hit` of AR hits, which are `share_of_tokens` and have `loss_share` of the whole loss.
     ablation: set of one mixer or more x slice (all, ar_hit, first_rare, repeated_frequent,
     first_frequent; the last four partition the tokens). `loss` = `nll_ablated` - `nll`;
     `loss_share`: the slice's share of the whole loss; `share_of_tokens`: of the tokens.
@@ -100,8 +99,9 @@ def measure_losses(
     """What is lost without each of `sets`, from labels and score files: of the model as it is, then
     without each set.
 
-    `cluster`: what intervals resample. `clean`: without tokens that are known to be in the training
-    text. Raises UserError where files are damaged, or of other sequences.
+    `cluster`: what intervals resample.
+    `clean`: without tokens that are known to be in the training text. Raises UserError where files
+    are damaged, or of other sequences.
     """
     scores = [open_scores(file, tokens) for file in files]
     slices = [SLICES[name] for name in PARTS if name != "ar_hit"]

@@ -49,36 +49,40 @@ class GapTables(NotebookResult):
     resampled, of `effective_clusters`. `void`: the gap share means nothing, which `note` explains.
 
     gap: source (ALL first) x slice (all, ar_hit, other, repeated, then the requested ones); shares
-    are within the same source. `p_*`, `first_p_*`: mean probabilities of the tokens and at the
-    first occurrences of their bigrams. `control_share`: the share if each token differed as that
-    first occurrence does. `efficiency_*`: recall efficiency, 1 less summed NLL over that at these
-    first occurrences; null of a slice with tokens that repeat no bigram. `is_distinct`: whether the
-    gap is significant among all models (Holm). `bytes` of text in the slice's tokens, and `bpb_*` =
-    bits of NLL per byte, if the slices have them (null otherwise). by_count, by_distance, by_match,
-    by_position: bucket (`low`..`high`, both included); by_count with `repeated`, the others with
-    `slice`, ar_hit or other. by_match: by `match_length` of tokens.parquet; bucket 0 is the tokens
-    that are not repeated. by_threshold: largest training count of an AR hit. by_partition: class of
+    are within the same source.
+    `p_*`, `first_p_*`: mean probabilities of the tokens and at the first occurrences of their
+    bigrams. `control_share`: the share if each token differed as that first occurrence does.
+    `efficiency_*`: recall efficiency, 1 less summed NLL over that at these first occurrences; null
+    of a slice with tokens that repeat no bigram.
+    `is_distinct`: whether the gap is significant among all models (Holm). `bytes` of text in the
+    slice's tokens, and `bpb_*` = bits of NLL per byte, if the slices have them (null otherwise).
+    by_count, by_distance, by_match, by_position: bucket (`low`..`high`, both included); by_count
+    with `repeated`, the others with `slice`, ar_hit or other. by_match: by `match_length` of
+    tokens.parquet; bucket 0 is the tokens that are not repeated.
+    by_threshold: largest training count of an AR hit. by_partition: class of
     `slicing.definitions.PARTITION`, whose shares add up. Without training counts no token is known
     to be an AR hit: gap, by_distance, by_match and by_position have the slices repeated and
     not_repeated instead of ar_hit and other, and by_document sums over repeated ones; by_count,
-    by_threshold, by_partition are empty. by_document: documents (numbered as in tokens.parquet),
-    without intervals: `tokens`, `ar_hits`, and NLLs in nats, summed over its tokens (`nats_*`) and
-    over its AR hits (`ar_nats_*`). by_context, only with `context_gain`: `last` (ids of context) x
-    class (all tokens, AR hits, other repeated, not repeated; key_tokens) x whether the reference
-    gains at least 1 nat from the context further back (null: either). `context_gain_*`: NLL with
-    the last ids alone less that with the full context; `delta_nll` = `local_gap` + `far_gap`;
-    `far_share`: of the whole gap; `mirror_share`: the same with the two models exchanged
-    (docs/context.md). by_divergence, only with `divergence`: `by` (slice, distance, position) x
-    `slice` x bucket: `kl`, the mean KL(reference | model) of predictions in nats per token, and
-    `agreement`, the share of tokens where both have the same likeliest token. Of slices, quantiles
-    of the tokens' divergences, too (`kl_p50`, `kl_p95`, `kl_p99`), and of AR hits and repeated
-    tokens `kl_first`, the mean at the first occurrences of their bigrams, and `ratio`, `kl` over
-    that (docs/divergence.md). by_price, only with `price`: the reference first; `state_bytes` of
-    one sequence after `state_ids` ids, null where unknown; the perplexity; recall `gain` on AR
-    hits, and `retained` of the reference's; the loss to the reference on AR hits and where a bigram
-    first occurs. `family`: the model of which it is a variant. by_placebo, only with `placebo`: the
-    reference's own run, interpolated to the model's NLL between two checkpoints: `weight` of
-    `checkpoint`, the rest of `next_checkpoint`.
+    by_threshold, by_partition are empty.
+    by_document: documents (numbered as in tokens.parquet), without intervals: `tokens`, `ar_hits`,
+    and NLLs in nats, summed over its tokens (`nats_*`) and over its AR hits (`ar_nats_*`).
+    by_context, only with `context_gain`: `last` (ids of context) x class (all tokens, AR hits,
+    other repeated, not repeated; key_tokens) x whether the reference gains at least 1 nat from the
+    context further back (null: either). `context_gain_*`: NLL with the last ids alone less that
+    with the full context; `delta_nll` = `local_gap` + `far_gap`; `far_share`: of the whole gap;
+    `mirror_share`: the same with the two models exchanged (docs/context.md).
+    by_divergence, only with `divergence`: `by` (slice, distance, position) x `slice` x bucket:
+    `kl`, the mean KL(reference | model) of predictions in nats per token, and `agreement`, the
+    share of tokens where both have the same likeliest token. Of slices, quantiles of the tokens'
+    divergences, too (`kl_p50`, `kl_p95`, `kl_p99`), and of AR hits and repeated tokens `kl_first`,
+    the mean at the first occurrences of their bigrams, and `ratio`, `kl` over that
+    (docs/divergence.md).
+    by_price, only with `price`: the reference first; `state_bytes` of one sequence after
+    `state_ids` ids, null where unknown; the perplexity; recall `gain` on AR hits, and `retained` of
+    the reference's; the loss to the reference on AR hits and where a bigram first occurs. `family`:
+    the model of which it is a variant.
+    by_placebo, only with `placebo`: the reference's own run, interpolated to the model's NLL
+    between two checkpoints: `weight` of `checkpoint`, the rest of `next_checkpoint`.
     """
 
     gap: pl.DataFrame

@@ -58,8 +58,8 @@ def intervene(options: InterveneLine) -> Outcome["InterveneTables"]:
     bigrams are broken up; resumes.
 
     The first model is the reference. For every other model the answer says how much of the
-    reference's causal recall it retains, and what part of its gap the difference is. Columns: see
-    `InterveneTables`.
+    reference's causal recall it retains, and what part of its gap the difference is.
+    Columns: see `InterveneTables`.
     """
     from recallkit import builtin, intervening
     from recallkit.intervening.view import InterventionView
@@ -133,7 +133,8 @@ def ablate(options: Ablate) -> Outcome["AblationTables"]:
     With --budget, which few attention layers keep most of the recall.
 
     Scores the model unchanged and without each set of mixers, where that is not done yet. The
-    tables are also written to `out`. Columns: see `AblationTables`.
+    tables are also written to `out`.
+    Columns: see `AblationTables`.
     """
     from recallkit import ablation, builtin
     from recallkit.ablation.view import AblationView

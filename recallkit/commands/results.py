@@ -270,10 +270,10 @@ def tokens(slices: File | None = None, models: Any = ()) -> "pl.LazyFrame":
     one), occurrences (earlier ones), match_length (the longest preceding context shared with an
     earlier occurrence, in tokens), overwritten (the token before was followed by another one
     since), train_count, ar_hit, in_training (ids of the longest n-gram around it that is known to
-    be in the training text, 13 or 50; 0 if none is, null if that is not known). Of each model:
-    nll_NAME (nats), argmax_NAME, rank_NAME (0 is best), where NAME is the model as it is given, or
-    its name: of {NAME: model}, or `NAME=model`. `models` are given as to `score`, or by the names
-    that results show.
+    be in the training text, 13 or 50; 0 if none is, null if that is not known).
+    Of each model: nll_NAME (nats), argmax_NAME, rank_NAME (0 is best), where NAME is the model as
+    it is given, or its name: of {NAME: model}, or `NAME=model`. `models` are given as to `score`,
+    or by the names that results show.
 
     Lazy: only the columns that a query requests are read. Row i of labels and scores is the same
     token; that they are of the same sequences is checked here. Raises UserError if a model has no

@@ -440,8 +440,8 @@ class CountedStream:
     their counts (uint64), the totals.
 
     Runs may be memory-mapped. `hashes`: the sample of hashes of the n-grams of each size, of the
-    `num_hashes` smallest, if they were kept; `unseen`: `unseen_elsewhere` in a sample of its
-    documents, if it is known.
+    `num_hashes` smallest, if they were kept;
+    `unseen`: `unseen_elsewhere` in a sample of its documents, if it is known.
     """
 
     bigrams: BigramRun

@@ -272,9 +272,9 @@ def batches(
     `first_nll_i`, the NLL of the first occurrence of its bigram in its sequence, where nothing can
     be recalled (its own of a token that repeats nothing), and the probabilities of both, `p_i` and
     `first_p_i` = exp(-NLL). A first occurrence counts even where it is in the training text itself.
-    Without training counts, `ar_hit` is `repeated`: every repeated bigram may be rare. `clean`:
-    without tokens that are known to be in the training text. Predictions that a variant of one of
-    the models makes exactly (`Scores.read_exactly`) are left out.
+    Without training counts, `ar_hit` is `repeated`: every repeated bigram may be rare.
+    `clean`: without tokens that are known to be in the training text. Predictions that a variant of
+    one of the models makes exactly (`Scores.read_exactly`) are left out.
 
     Raises UserError if a file is damaged, or an NLL is not a finite number.
     """

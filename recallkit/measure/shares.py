@@ -117,8 +117,8 @@ class WholeGap:
 
     gap: nats per token; is_distinct: whether it is significant among the models of the command,
     None without an interval; uniform: notes on those of the pair whose mean NLL is no lower than
-    that of a uniform guess; effective: the effective number of the clusters that were resampled,
-    each a `cluster`.
+    that of a uniform guess;
+    effective: the effective number of the clusters that were resampled, each a `cluster`.
     """
 
     gap: float

@@ -253,8 +253,9 @@ def add_up(
     """The sums of `tokens` under all `scores`: of the slices of every comparison and `slices`, and
     of all tables.
 
-    `cluster`: one of CLUSTERS. `clean`: without tokens known to be in the training text.
-    `every_table`: else slices alone; those by training count only where that is known.
+    `cluster`: one of CLUSTERS.
+    `clean`: without tokens known to be in the training text. `every_table`: else slices alone;
+    those by training count only where that is known.
 
     Raises UserError if a file is damaged, NLLs are not finite numbers, or no token is left.
     """

@@ -62,8 +62,9 @@ class Compression:
 
     Every `chunk` ids, or with `once` after the first so many alone. `shown`: what messages call it.
     `saved`: bytes of one row by which what is stored is smaller than the state's tensors;
-    `changed`: which of "cache" and "state" were compressed, both since `begin`. `has_effect`:
-    whether anything ever was. `exact`: nothing is, but text is read in the same chunks.
+    `changed`: which of "cache" and "state" were compressed, both since `begin`.
+    `has_effect`: whether anything ever was. `exact`: nothing is, but text is read in the same
+    chunks.
     """
 
     policy: CachePolicy | None

@@ -43,9 +43,9 @@ def describe_mixers(d_model: int, length: int) -> list[dict[str, Any]]:
     `state_elements`, `flops_per_token`.
 
     State: of one sequence after `length` tokens, as Zoology and Based (arXiv 2402.18668, appendix
-    E.2) count it where they give it. Operations: of the forward pass on `length` tokens; a
-    multiplication and an addition count as two. Raises ValueError where `d_model` does not fit a
-    mixer's heads.
+    E.2) count it where they give it.
+    Operations: of the forward pass on `length` tokens; a multiplication and an addition count as
+    two. Raises ValueError where `d_model` does not fit a mixer's heads.
     """
     import torch
 

@@ -85,8 +85,9 @@ class MqarTables(NotebookResult):
     NAME_low and NAME_high: 95 % intervals, of which sequences are the units (recall.accuracy);
     NAME_difference with its interval: to the reference on the same sequences, null for the
     reference. Of a single sequence NLLs have no interval. The interval of a perplexity is exp of
-    its NLL's. by_distance: model x pairs x bucket (`low`..`high` ids from where an answer stood to
-    where it is asked for, both included).
+    its NLL's.
+    by_distance: model x pairs x bucket (`low`..`high` ids from where an answer stood to where it is
+    asked for, both included).
     """
 
     mqar: pl.DataFrame

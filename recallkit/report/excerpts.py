@@ -118,7 +118,8 @@ class TokenView:
     It has `num_excerpts` excerpts of `sequences` out of `num_sequences`. `requested`: how many
     excerpts were asked for, of which `requested_shown` are there. `places`: of each model but the
     reference the AR hits of all the text on which it loses most. `documents`: the numbers of those
-    in the excerpts. `other_tokenizers`: the models that read other tokens than the slices'.
+    in the excerpts.
+    `other_tokenizers`: the models that read other tokens than the slices'.
     """
 
     data: str

@@ -66,10 +66,11 @@ class Excerpts:
         text: the token's text, with bytes that are not a whole character written as `\\xNN`.
         earlier: position at which the bigram's latest earlier occurrence ends; null if it is not
         repeated. 0 is the sequence's first token, which is context and has no row. nll_i (nats),
-        rank_i, argmax_i, exact_i: as in the score file of model i. predicted_i: the text of
-        argmax_i; null for a model with another tokenizer, which has no such token. right_i: whether
-        the token is the model's first choice; null if such a model's tokens do not begin and end
-        where this one does.
+        rank_i, argmax_i, exact_i: as in the score file of model i.
+        predicted_i: the text of argmax_i; null for a model with another tokenizer, which has no
+        such token.
+        right_i: whether the token is the model's first choice; null if such a model's tokens do not
+        begin and end where this one does.
 
         `places`: of these rows alone, `sequence` and `position` (from 1). Raises UserError if there
         is no such sequence.

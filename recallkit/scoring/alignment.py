@@ -41,10 +41,11 @@ class TranslationCounts:
     """Statistics of a translation, to be summed and reported.
 
     num_own_ids: ids of the other tokenizer whose NLLs are aligned. num_bytes: bytes of text that
-    they represent. num_inexact: reference tokens whose two ends are not both boundaries of the
-    other's ids. num_without_id: those of them in which none of its ids ends, so that their NLL is
-    0. num_texts: pieces of text encoded; num_approximate_texts: those that the other tokenizer
-    changes (lower case, normal forms ...), where offsets are at whole characters.
+    they represent.
+    num_inexact: reference tokens whose two ends are not both boundaries of the other's ids.
+    num_without_id: those of them in which none of its ids ends, so that their NLL is 0. num_texts:
+    pieces of text encoded; num_approximate_texts: those that the other tokenizer changes (lower
+    case, normal forms ...), where offsets are at whole characters.
     num_replaced_bytes: bytes of divided characters that the other has no ids for: each run of them
     is read as one U+FFFD.
     """
@@ -64,11 +65,13 @@ class Translation:
     and m of the other.
 
     ids: uint32, flat; sequence i is `ids[offsets[i]:offsets[i + 1]]`, its first id is context only;
-    it has at least two. owner: int64 (m,), the reference prediction (flat, from 0) in which each
-    predicted id ends; -1 for one that ends in the context, or in a sequence with nothing to
-    predict. Non-decreasing apart from the -1. last: int64 (n,), the last predicted id (flat) that
-    ends in each reference prediction; if none does, the next one. exact: bool (n,), whether a
-    reference token begins and ends at boundaries of the other's ids.
+    it has at least two.
+    owner: int64 (m,), the reference prediction (flat, from 0) in which each predicted id ends; -1
+    for one that ends in the context, or in a sequence with nothing to predict. Non-decreasing apart
+    from the -1.
+    last: int64 (n,), the last predicted id (flat) that ends in each reference prediction; if none
+    does, the next one.
+    exact: bool (n,), whether a reference token begins and ends at boundaries of the other's ids.
     """
 
     ids: np.ndarray

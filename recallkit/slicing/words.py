@@ -206,8 +206,8 @@ def label_sequence(
     predicted.
 
     `joined`: the text of all ids; `lengths`: the bytes of each one in it; `is_end`: which are end
-    tokens, before a new document; `counts`: the training count of each id's bigram, None where it
-    is not known.
+    tokens, before a new document;
+    `counts`: the training count of each id's bigram, None where it is not known.
     """
     # Where each id's bytes begin, and where the last one's end.
     begins = list(accumulate(lengths, initial=0))

@@ -2,8 +2,8 @@
 
 Packed (Zoology C.1): documents are joined with the end token and cut into windows of `seq_len`
 predictions, that is `seq_len + 1` ids; adjacent windows share one id, so that every id but the
-stream's first is predicted exactly once. By document: the end token precedes each document, and
-windows are cut inside it.
+stream's first is predicted exactly once.
+By document: the end token precedes each document, and windows are cut inside it.
 """
 
 from __future__ import annotations

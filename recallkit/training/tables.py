@@ -30,9 +30,9 @@ class TradeoffTables(NotebookResult):
     `loss_nats` are means over the tests, each of which counts the same; `state_bytes` are of
     float32 after the longest test sequence; `at_edge`: whether a rate at the end of those tried is
     the best; `pareto`: whether no model of the task is more accurate with as small a state, or as
-    accurate with a smaller one. `by_rate`: a row per run. `by_distance`: a row per model, task,
-    test and bucket, at the best rate: `low`..`high` ids from where an answer stands to where it is
-    asked for, both included.
+    accurate with a smaller one.
+    `by_rate`: a row per run. `by_distance`: a row per model, task, test and bucket, at the best
+    rate: `low`..`high` ids from where an answer stands to where it is asked for, both included.
     """
 
     tradeoff: pl.DataFrame

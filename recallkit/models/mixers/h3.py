@@ -26,8 +26,9 @@ class H3(Mixer):
         K' = shift(K) (p),   M = K' V^T (p, p),   S = diag(M) + D M,   y = Q^T S (p)
 
     diag: the head's diagonal state space (`state` / 2 poles with their conjugates, bilinear) on
-    each entry. shift: its state is the last `state` inputs (B = e_1), so it is a convolution with
-    `state` learned taps C, plus a skip.
+    each entry.
+    shift: its state is the last `state` inputs (B = e_1), so it is a convolution with `state`
+    learned taps C, plus a skip.
     """
 
     def __init__(self, d_model: int, *, state: int = 64, head_dim: int = 1) -> None:

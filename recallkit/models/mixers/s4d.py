@@ -80,9 +80,8 @@ class StateSpace(nn.Module):
 class DiagonalSSM(StateSpace):
     """A building block of mixers: `channels` linear recurrences with a complex diagonal transition.
 
-        x_i = a x_{i-1} + b u_i,  y_i = 2 Re(sum_n c_n x_{i,n})
-        zoh:      a = exp(dt A),                        b = (a - 1) / A
-        bilinear: a = (1 + dt A / 2) / (1 - dt A / 2),  b = dt / (1 - dt A / 2)
+        x_i = a x_{i-1} + b u_i,  y_i = 2 Re(sum_n c_n x_{i,n}) zoh:      a = exp(dt A),
+        b = (a - 1) / A bilinear: a = (1 + dt A / 2) / (1 - dt A / 2),  b = dt / (1 - dt A / 2)
         as a convolution: y_i = sum_s k_s u_{i-s},  k_s = 2 Re(sum_n c_n b_n a_n^s)
 
     x is `poles` complex numbers for each channel; zero-order hold is that of arXiv 2206.11893,
