@@ -23,9 +23,8 @@ from recallkit.errors import UserError
 
 if "OMP_WAIT_POLICY" not in os.environ:
     # How often OpenMP's threads, torch's among them, look for work before they sleep; read when
-    # torch is imported. Their own 300,000
-    # times keep a core busy that other programs need: scoring then takes three times as much CPU
-    # time (docs/benchmarks.md).
+    # torch is imported. Their own 300,000 times keep a core busy that other programs need: scoring
+    # then takes three times as much CPU time (docs/benchmarks.md).
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if TYPE_CHECKING:

@@ -41,12 +41,8 @@ def without_logs() -> Iterator[None]:
     """Hides what any library logs below the level of errors: transformers, and torchao, which it
     imports, advise kernels and versions."""
     level = logging.root.manager.disable
-    if (
-        level >= logging.WARNING
-        # inside another such block: setting it again would be slow compared with one step of a
-        # small
-        # model
-    ):
+    # Inside another such block, setting it again would be slow beside a step of a small model.
+    if level >= logging.WARNING:
         yield
         return
     logging.disable(logging.WARNING)

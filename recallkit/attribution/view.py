@@ -329,9 +329,9 @@ class ComparisonView(ResultView):
             "gap_share": "",
             "repeated_gap_share": "",
             "void": False,
+            "retained_ci_low": None,
+            "gap_share_ci_low": None,
         }
-        for row in rows[:1]:
-            row.update(dict.fromkeys(["retained_ci_low", "gap_share_ci_low"]))
         spans = [
             ("", 1),
             (quality.lower(), 3),

@@ -92,9 +92,9 @@ def _with_notes(outcome: Outcome[E], page: Path | None, notes: Sequence[str] = (
 
 
 _AUDITED = ("zoo:attention", "zoo:based", "zoo:mamba")
+"""Models of the demo whose causal recall is also measured: as many as fit its time."""
 _OF_DEMO = InterventionOptions(samples=200, slice=("ar_hit",), changes="moved")
-"""Models of the demo whose causal recall is also measured, and the options: as much as fits its
-time."""
+"""How it is measured."""
 
 
 def _gate(limit: Any) -> Any:
@@ -242,16 +242,20 @@ def gap(options: GapLine) -> Outcome["GapTables"]:
         models[0], models[1:], folder, target, options, question, force=options.force
     )
     usual = InterventionOptions(force=options.force)
-    audit, verdicts, failure = None, [], None
+    audit, verdicts, failures = None, [], []
+    try:
+        verdicts = judge_gates(gates, tables)
+        failures.append(failure_line(verdicts))
+    except UserError as error:  # the gap itself is known, and printed
+        failures.append(str(error))
     try:
         if options.causal:
             audit = intervening.intervene(models, folder, None, usual, options)
         elif not options.clean:
             audit = intervening.finished_intervention(folder, models)
-        verdicts = judge_gates(gates, tables)
-        failure = failure_line(verdicts)
-    except UserError as error:  # the gap itself is known, and printed
-        failure = str(error)
+    except UserError as error:
+        failures.append(str(error))
+    failure = "; ".join(filter(None, failures)) or None
     has_audit = options.causal and audit is not None
     recalled = {} if audit is None or options.clean else causal_view.causal_recall(audit)
     views: list[Callable[[], ResultView]] = [

@@ -67,7 +67,7 @@ class InfiniGram:
 
     def __init__(self, name: str, tokenizer: TextTokenizer) -> None:
         """`name`: infini-gram:INDEX or infini-gram:URL#INDEX."""
-        # It imports http and ssl, for an index alone.
+        # This imports http and ssl, which only an index needs.
         from recallkit.text.json_server import JsonServer
 
         url, _, index = name.removeprefix(PREFIX).rpartition("#")
@@ -99,7 +99,7 @@ class InfiniGram:
         answers = config.home() / "infini-gram" / f"{hashing.digest_json(identity)}.duckdb"
         counts = self._all_counts(keys, answers)
         none = np.empty(0, np.uint32)
-        # It imports numba, which `gap` does not need.
+        # This imports numba, which `gap` does not need.
         from recallkit.counting.bigram_kernels import BigramRun
 
         counted = CountedStream(

@@ -61,7 +61,7 @@ def downloaded_counts(url: str) -> Path:
     target = config.home() / "counts" / f"{identity}.duckdb"
     if target.exists():
         return target
-    # Its logger reports each retry, then it raises.
+    # The hub's library logs each retry before it raises.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     place = RemotePath(address)
     with _in_one_line(address, shown):

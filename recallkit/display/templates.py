@@ -140,12 +140,9 @@ def across(
     """A line across a plot at one place, drawn once however many rows there are; announced by
     its `tip` if it has one."""
     place = {"datum": y if x is None else x, "type": "quantitative"}
-    one_row = [
-        {"x": x}
-        # Vega-Lite leaves out rows that lack the field of the plot's own x, though this line's x is
-        # a
-        # datum
-    ]
+    # Vega-Lite leaves out rows that lack the field of the plot's own x, though this line's x is a
+    # datum.
+    one_row = [{"x": x}]
     ends = (
         {"x": place} if x is not None else {"x": {"value": 0}, "x2": {"value": "width"}, "y": place}
     )

@@ -80,7 +80,7 @@ class ResultView:
         raise NotImplementedError
 
     def leading(self) -> int:
-        """How many of these a terminal always has; the others are printed with --full."""
+        """How many tables a terminal always has; the others are printed with --full."""
         return 1
 
     def notes(self) -> Sequence[str]:
@@ -88,7 +88,7 @@ class ResultView:
         return ()
 
     def brief(self) -> int:
-        """How many of these a terminal always has."""
+        """How many notes a terminal always has."""
         return console.MOST_NOTES
 
     def places(self) -> Mapping[str, Path]:

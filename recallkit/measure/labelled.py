@@ -365,7 +365,7 @@ def answers(
 ) -> Iterator[list[pl.DataFrame]]:
     """What each query finds in one batch of rows after another.
 
-    Two batches are asked of at a time, each by one thread, while further ones are read.
+    Two batches are queried at a time, each by one thread, while further ones are read.
     """
     import polars as pl
 

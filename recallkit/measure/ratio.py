@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MIN_CLUSTERS = config.MIN_CLUSTERS
-"""Of equal size: see `effective_number`."""
+"""Of equal size: see `Spread`."""
 
 MOST_GROUPS = 1024
 """Clusters are resampled singly up to this number, and beyond it in so many groups, drawn at
@@ -46,7 +46,8 @@ _ROUNDED = 1e-9
 class Spread:
     """Over how many clusters the tokens of K rows are spread, and how evenly; each (K,).
 
-    clusters: their number. effective: how many of equal size tell as much (`effective_number`).
+    clusters: their number. effective: how many of equal size tell as much, (sum n)^2 / sum n^2 of
+    sizes n (Kish), by which one cluster with half of the tokens is not counted as one of many.
     freedom: degrees of freedom of a variance between them, (sum n^2)^2 / sum n^4 - 1 of sizes n
     (Satterthwaite's approximation: a sum of squares, each in proportion to n^2, varies as one of so
     many equal ones); n - 1 for n equal sizes.
@@ -77,17 +78,6 @@ class Spread:
     def at(self, rows: Any) -> Spread:
         """Of these rows alone, any index of numpy's."""
         return Spread(self.clusters[rows], self.effective[rows], self.freedom[rows])
-
-
-def effective_number(sizes: np.ndarray) -> np.ndarray:
-    """How many clusters of equal size tell as much as these, float64 (...): (sum n)^2 / sum n^2 of
-    `sizes` (n, ...).
-
-    Kish's effective sample size, by which one cluster with half of the tokens is not counted as one
-    of many; 0 of none.
-    """
-    sizes = np.asarray(sizes, np.float64)
-    return _squared_ratio(sizes.sum(axis=0), np.square(sizes).sum(axis=0))
 
 
 def _squared_ratio(total: np.ndarray, squares: np.ndarray) -> np.ndarray:
@@ -290,9 +280,9 @@ def p_values(
 ) -> np.ndarray:
     """Two-sided p-values (...) against a figure's being `at`; NaN without an interval.
 
-    At most 0.05 where the 95 % interval excludes `at`: the half of the interval towards it is taken
-    for so many standard errors as it is of Student's distribution with `freedom` (...) degrees of
-    freedom.
+    At most 0.05 where the 95 % interval excludes `at`. The half of the interval that lies towards
+    `at` counts as t standard errors, with t the 97.5 % quantile of Student's distribution with
+    `freedom` (...) degrees of freedom.
     """
     from scipy.special import stdtr, stdtrit
 

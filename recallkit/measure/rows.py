@@ -44,7 +44,7 @@ class Rows:
     has: pl.Expr
 
     def __len__(self) -> int:
-        """K"""
+        """The number of rows."""
         return self.keys.height
 
     def parts(self, classes: pl.DataFrame) -> np.ndarray:

@@ -180,7 +180,7 @@ def _hqq(tensor: Tensor, bits: int, group: int) -> tuple[Tensor, int]:
     """By HQQ through transformers; along axis 1, as its authors advise, where a group is entries of
     one vector."""
     groups = tensor.reshape(-1, group)
-    # Its packing drops codes of an odd number of groups.
+    # HQQ's packing drops codes of an odd number of groups.
     padded = functional.pad(groups, (0, 0, 0, -len(groups) % 4))
     layer = _layer("HQQQuantizedLayer", bits, group)
     layer.keys = padded  # where the layer looks for device and precision

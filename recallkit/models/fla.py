@@ -264,7 +264,7 @@ def _options(
         if kind == "hgrn":
             return {"expand": factor}
         entries = {"expand_ratio": 128, **config}
-        # Which is the width of a head's keys.
+        # `expand_ratio` is the width of a head's keys.
         name = "num_heads" if entries["expand_ratio"] is None else "expand_ratio"
         number = weights.integer(entries, name)
         return {

@@ -258,7 +258,7 @@ def read_config(spec: str) -> dict[str, Any]:
     if method := quantisation(config):
         from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
-        # Bitsandbytes_4bit.
+        # The method bitsandbytes has the keys bitsandbytes_4bit and bitsandbytes_8bit.
         if not any(known.startswith(method) for known in AUTO_QUANTIZATION_CONFIG_MAPPING):
             problem = f"quantised by {method}, which the installed transformers does not know"
             raise UserError(

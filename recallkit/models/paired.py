@@ -49,8 +49,8 @@ class PairedModel(TorchModel):
     def __init__(self, model: ScoringModel, reference: ScoringModel, num_entries: int) -> None:
         for one in (model, reference):
             if not isinstance(one, TorchModel):
-                problem = "it gives no predictions over the whole vocabulary"
-                problem = f"{problem}, which a divergence needs"
+                what = "no predictions over the whole vocabulary"
+                problem = f"it gives {what}, which a divergence needs"
                 raise UserError(
                     problem,
                     where=one.name,

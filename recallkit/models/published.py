@@ -379,7 +379,7 @@ def _mamba2_mixer(weights: Weights, d_model: int, entry: Mapping[str, Any]) -> L
     )
     channels, _, kernel = weights.shape("blocks.0.mixer.conv1d.weight", 3)
     groups = weights.integer({"ngroups": 1, **entry}, "ngroups")
-    # Width channels of x, then B and C of each group.
+    # `width` channels of x, then B and C of each group.
     state, rest = divmod(channels - width, 2 * groups)
     if rest or state < 1 or width % heads:
         raise UserError(

@@ -45,7 +45,7 @@ def parse(spec: str) -> tuple[str, str]:
     """The URL and the name of the model in `openai:URL#MODEL`. Raises UserError for anything else,
     and for a URL with a password."""
     url, _, model = spec.removeprefix(PREFIX).partition("#")
-    # Brackets without an address or a port that is not a number.
+    # `urlsplit` fails on brackets without an address, `port` on what is not a number.
     with contextlib.suppress(ValueError):
         parts = urlsplit(url)
         if "@" in parts.netloc:

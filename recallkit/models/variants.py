@@ -176,7 +176,7 @@ def apply_variant(model: ScoringModel, variant: Variant) -> None:
         except UserError as error:
             if error.where is not None:
                 raise
-            # Of a policy, which knows no model.
+            # An error of a policy, which knows no model.
             raise UserError(error.problem, where=model.name, remedy=error.remedy) from error
 
 

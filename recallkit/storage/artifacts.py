@@ -355,9 +355,3 @@ def _check_ours(path: Path, *, is_ours: bool) -> None:
 
 def _has_bytes(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
-
-
-# ----------------------------------------------------------------------------------- Parquet tables
-
-
-# ------------------------------------------------------------------------------------------ digests

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @cache
 def query(name: str) -> str:
-    """The text of `queries/NAME.sql` (`name` such as "gap/attribute")."""
+    """The text of `queries/NAME.sql` (`name` such as "measure/sum_by_slice")."""
     return (files("recallkit") / "queries" / f"{name}.sql").read_text(encoding="utf-8")
 
 

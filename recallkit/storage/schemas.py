@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-# --------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------- columns
 
 
 _SCALES = {"%": 100, "points": 100, "share": 100, "T": 1e-12}
@@ -210,18 +210,16 @@ _BY_CONTEXT = _columns(
 
 LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # One row per sequence: its ids, the context's first one included. From id `span_starts[i]` on
-    # they belong to document
-    # `span_documents[i]` of source `span_sources[i]`; `document` and `source` repeat the first
-    # span, for queries.
+    # they belong to document `span_documents[i]` of source `span_sources[i]`; `document` and
+    # `source` repeat the first span, for queries.
     "sequences": _columns(
         "sequence int32, source string, document int32, tokens list<uint32>, span_starts "
         "span_documents list<int32>, span_sources list<string>, text string"
     ),
     # One row per predicted token, sorted by (sequence, position). `in_training`: the ids of the
-    # longest n-gram around it, 13 or 50, that
-    # is known to be in the training text; 0 if none is; null if nothing is known of its n-grams.
-    # `context_class`: what of the token is in
-    # its context (slicing.definitions.CONTEXT_CLASSES).
+    # longest n-gram around it, 13 or 50, that is known to be in the training text; 0 if none is;
+    # null if nothing is known of its n-grams. `context_class`: what of the token is in its context
+    # (slicing.definitions.CONTEXT_CLASSES).
     "tokens": _columns(
         "sequence position document int32, source dictionary<string>, prev_token token int32, "
         "repeated bool, context_class dictionary<string>, distance first_distance int32?, "
@@ -229,37 +227,32 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         "in_training int8?"
     ),
     # One row per predicted token, in the order of `tokens`: of its word (slicing.words) whether it
-    # occurred earlier in the sequence, as it
-    # is and without case and inflection; the smallest training count of the bigrams inside it, null
-    # of a word of one token; what it is.
+    # occurred earlier in the sequence, as it is and without case and inflection; the smallest
+    # training count of the bigrams inside it, null of a word of one token; what it is.
     "words": _columns(
         "word_repeated word_folded bool, word_count int64?, word_kind dictionary<string>?, "
         "opens_bracket closes_bracket opens_quote closes_quote bool"
     ),
     # One row per predicted token, in the order of `tokens`. `nll` in nats; `argmax` the model's
-    # first choice; `rank` 0 is best, the
-    # number of vocabulary entries with a larger logit; `context` the number of ids that the model
-    # had seen. A model with its own tokenizer
-    # has no argmax among the slices' tokens (-1), its rank is the worst of its tokens that end in
-    # this one (-1 if none does), and
-    # `exact` says whether its tokens begin and end where this one does.
+    # first choice; `rank` 0 is best, the number of vocabulary entries with a larger logit;
+    # `context` the number of ids that the model had seen. A model with its own tokenizer has no
+    # argmax among the slices' tokens (-1), its rank is the worst of its tokens that end in this one
+    # (-1 if none does), and `exact` says whether its tokens begin and end where this one does.
     "scores": _columns(
         "sequence position int32, nll float32, argmax rank int32, context int32, exact bool"
     ),
     # The same of a model beside a reference, for both: parts of which the scores of each and a
-    # table "divergence" are made. `kl`:
-    # KL(reference | model) in nats, of their predictions over the tokenizer's entries; `agrees`:
-    # whether their argmax is the same.
+    # table "divergence" are made. `kl`: KL(reference | model) in nats, of their predictions over
+    # the tokenizer's entries; `agrees`: whether their argmax is the same.
     "paired scores": _columns(
         "sequence position int32, nll float32, argmax rank int32, context int32, exact bool, "
         "kl nll_reference float32, argmax_reference rank_reference int32"
     ),
     "divergence": _columns("sequence position int32, kl float32, agrees bool"),
     # One row per sampled token of an intervention. `row`: in tokens.parquet, from 0; `weight`:
-    # tokens of the slice that it represents;
-    # `CHANGE_row`: the row in which it is read again in the changed text, -1 if it is left out,
-    # which `excluded` explains.
-    # `distance` 0 if its bigram does not occur earlier and no other token's places are borrowed.
+    # tokens of the slice that it represents; `CHANGE_row`: the row in which it is read again in the
+    # changed text, -1 if it is left out, which `excluded` explains. `distance` 0 if its bigram does
+    # not occur earlier and no other token's places are borrowed.
     "samples": _columns(
         "slice string, row int64, sequence position document distance occurrences match_length "
         "int32, train_count int64, weight float64, excluded string, "
@@ -269,9 +262,8 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # activations; `mixer`: LAYER.KIND.
     "mixer means": _columns("mixer string, mean list<double>"),
     # `p_*` and `first_p_*`: the mean probability of the tokens, and at the first occurrences of
-    # their bigrams. `*_freedom`: degrees of
-    # freedom of the intervals; `is_distinct`: whether the gap differs from 0 among all models of
-    # the command.
+    # their bigrams. `*_freedom`: degrees of freedom of the intervals; `is_distinct`: whether the
+    # gap differs from 0 among all models of the command.
     "gap/gap": _columns(
         f"{_PAIR} source slice cluster text, tokens whole, bytes whole?, share_of_tokens real, "
         f"{_NLLS} {_GAPS} {_RECALL} {_with_ends('p first_p bpb', '_reference', '_model')} "
@@ -302,8 +294,8 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         f"{_CLUSTERS}"
     ),
     # One row per model, the reference first, which loses nothing. `family`: the model of which it
-    # is a variant. Bytes of the state of one
-    # sequence after `state_ids` ids; losses in nats per token.
+    # is a variant. Bytes of the state of one sequence after `state_ids` ids; losses in nats per
+    # token.
     "gap/by_price": _columns(
         "model family cluster text, state_bytes state_ids clusters whole?, ppl effective_clusters "
         f"real, {_with_ends('gain retained loss_ar_hit loss_first', *_CI)} real?"
@@ -362,10 +354,9 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         "alpha_exposed float64?, note string"
     ),
     # One row per prompt. `answer_nll`: nats per token; `answer_distance`: tokens from the value's
-    # latest occurrence to the prompt's end;
-    # `characters_cut`: how many of the prompt's characters were cut off on the left (of a character
-    # in part, all); `length` and `depth`
-    # of a needle in a haystack: ids asked for, and the share of the context that precedes it.
+    # latest occurrence to the prompt's end; `characters_cut`: how many of the prompt's characters
+    # were cut off on the left (of a character in part, all); `length` and `depth` of a needle in a
+    # haystack: ids asked for, and the share of the context that precedes it.
     "recall documents": _columns(
         "model task string, version int8, prompt cut string, row int32, doc_id string, key "
         "string?, value string, length int32?, depth float64?, prompt_tokens tokens_cut int32, "
@@ -386,11 +377,10 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         "model task text, length whole, depth real, num_rows whole, accuracy real, answer_nll real?"
     ),
     # One row per answer asked for. `place`: the index of the last id before it in the sequence,
-    # from 0, without any prefix; `distance`:
-    # ids from where it stood to where it is asked for (MQAR: from the pair's key to the query's);
-    # `nll`: nats; `rank`: 0 is best;
-    # `right`: whether it is the model's argmax; `choices`: the different values before it, of which
-    # a guess takes one.
+    # from 0, without any prefix; `distance`: ids from where it stood to where it is asked for
+    # (MQAR: from the pair's key to the query's); `nll`: nats; `rank`: 0 is best; `right`: whether
+    # it is the model's argmax; `choices`: the different values before it, of which a guess takes
+    # one.
     "mqar queries": _columns(
         "pairs sample place distance int32, nll float32, rank int32, right bool, choices int32"
     ),

@@ -34,9 +34,8 @@ SHIPPED = Path(str(files("recallkit"))) / "data" / "demo" / "validation.jsonl.zs
 """The validation text; its licence is beside it."""
 
 # Packages differ a thousandfold in size, so a tenth of the names is not a tenth of the bytes. This
-# salt was chosen
-# among the first few hundred for a share of bytes near a tenth in each source (CPython 3.10 to
-# 3.13; in 3.14 18 % of pydoc).
+# salt was chosen among the first few hundred for a share of bytes near a tenth in each source
+# (CPython 3.10 to 3.13; in 3.14 18 % of pydoc).
 _SALT = "132"
 
 _NO_TEXT = {"test", "tests", "idle_test", "__pycache__"}

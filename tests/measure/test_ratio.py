@@ -15,7 +15,6 @@ from recallkit.measure.ratio import (
     Spread,
     Sum,
     are_distinct,
-    effective_number,
     expanded_interval,
     group_numbers,
     holm,
@@ -98,8 +97,8 @@ def test_samples_that_are_no_numbers_are_left_out(monkeypatch):
 
 
 def test_effective_numbers_and_degrees_of_freedom():
-    assert effective_number(np.array([[4, 1], [4, 0], [4, 0], [0, 0]])).tolist() == [3, 1]
-    assert effective_number(np.zeros((3, 2))).tolist() == [0, 0]
+    assert Spread.of_sizes(np.array([[4, 1], [4, 0], [4, 0], [0, 0]])).effective.tolist() == [3, 1]
+    assert Spread.of_sizes(np.zeros((3, 2))).effective.tolist() == [0, 0]
     assert Spread.of_sizes(np.full((7, 1), 3)).freedom.tolist() == [6]
     # The mean of squares of normal figures, in proportion to the sizes, varies as chi squared of
     # that many degrees (and one more).

@@ -98,7 +98,8 @@ class Mamba2(Recurrence):
 
     def mix(self, u: Tensor, state: State, impl: Impl = "auto") -> tuple[Tensor, State]:
         """See `Recurrence.mix`: all chunks at once except for the states between them."""
-        # Time is the first axis in memory: z (t, b, d_inner), before its bias dt (t, b, h).
+        # Time is the first axis in memory: z (t, b, d_inner), and dt (t, b, h) before
+        # its bias.
         sizes = [self.width, self.conv_width, self.num_heads]
         z, convolved, dt = torch.split(self.in_proj(u.transpose(0, 1)), sizes, dim=-1)
         convolved, latest = short_conv(

@@ -133,7 +133,7 @@ class Selector(nn.Module):
         and the state after them."""
         requests = state["asked"][:, None] + self.asks(u).cumsum(1)
         budget = self.k if self.k else ((places + 1).double() * self.share).ceil().long()
-        # Granted is the greatest count that rises with the requests and stays within the budget:
+        # `granted` is the greatest count that rises with the requests and stays within the budget:
         # their number, less the worst excess so far. With requests 1 2 3 and a budget of 1 1 2 the
         # excess is 0 1 1, so 1 1 2 are granted: the first and the third.
         refused = torch.maximum((requests - budget).cummax(1).values, state["refused"][:, None])
