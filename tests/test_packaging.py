@@ -262,6 +262,6 @@ def test_every_remedy_names_an_extra_that_there_is():
         for path in python_files("recallkit")
         for name in re.findall(r"installing\([\"'](\w+)[\"']\)", path.read_text(encoding="utf-8"))
     }
-    assert "fast" in asked
+    assert "peft" in asked
     assert asked <= set(PROJECT["optional-dependencies"])
     assert config.installing("fast") == 'pip install "recallkit-lm[fast]"'

@@ -85,18 +85,18 @@ class Outcome(Generic[T]):
         or `joined`."""
         from recallkit.display.console import print_line
 
+        def state(shares: Mapping[str, Any]) -> str:
+            if shares["joined"]:
+                return "joined"
+            done, number = shares["parts_done"], shares["num_parts"]
+            rest = "other shares are not done"
+            if done == number:
+                rest = "run it without --share to join them"
+            return f"{done:,} of {number:,} parts are done, {rest}"
+
         def show(full: bool) -> None:
             for name, shares in progress.items():
-                is_done = shares["parts_done"] == shares["num_parts"]
-                rest = (
-                    "run it without --share to join them"
-                    if is_done
-                    else "other shares are not done"
-                )
-                parts = (
-                    f"{shares['parts_done']:,} of {shares['num_parts']:,} parts are done, {rest}"
-                )
-                print_line(f"{name}: {'joined' if shares['joined'] else parts}")
+                print_line(f"{name}: {state(shares)}")
 
         return Outcome(value=lambda: progress, show=show, json=lambda: progress)
 

@@ -87,14 +87,13 @@ def _read(
 ) -> Any:
     """A value of a command; what belongs to the program itself, such as --version, and what is
     missing is left to typer."""
-    is_missing = word.value_is_missing(value)
-    if parameter is None or (is_missing and word.required):
+    if word.value_is_missing(value):
+        return process(context, value) if word.required else None
+    if parameter is None:
         return process(context, value)
-    if is_missing:
-        return None
-    return (
-        [parameter.read(text) for text in value] if parameter.is_repeated else parameter.read(value)
-    )
+    if parameter.is_repeated:
+        return [parameter.read(text) for text in value]
+    return parameter.read(value)
 
 
 class _Command(_Reading, TyperCommand):

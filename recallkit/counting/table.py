@@ -139,8 +139,8 @@ class CountsTable:
         by_size = []
         with _reading(self.path) as connection:
             for size in HASHES.values():
-                query = db.query("counts/select_ngram_hashes")
-                rows = connection.execute(query, {"size": size}).fetchnumpy()
+                hashed = connection.execute(db.query("counts/select_ngram_hashes"), {"size": size})
+                rows = hashed.fetchnumpy()
                 hashes = np.asarray(rows["hash"], np.uint64)
                 largest = ALL if len(hashes) < facts["most"] else int(hashes[-1])
                 by_size.append(NgramHashes(size, hashes, largest))

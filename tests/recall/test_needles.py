@@ -155,9 +155,11 @@ def test_mistakes_are_one_line(run, home, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.txt").write_text("\n \n")
     (tmp_path / "short.py").write_text(
-        "import recallkit\nfrom recallkit.models.loading import load_model\nimport dataclasses\n"
-        "def load(request):\n    return load_model(dataclasses.replace(request, "
-        "spec='zoo:attention'))\n",
+        "import dataclasses\n"
+        "from recallkit.models.loading import load_model\n"
+        "from recallkit.models.spec import ModelSpec\n"
+        "def load(plan):\n"
+        "    return load_model(dataclasses.replace(plan, spec=ModelSpec('zoo:attention')))\n",
     )
     for words, said in (
         (

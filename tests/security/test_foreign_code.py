@@ -52,8 +52,9 @@ assert is_kernels_available() and "imported" in traces.read_text()
 traces.write_text("")
 from recallkit.models.loading import load_model
 from recallkit.models.plan import ModelPlan
+from recallkit.models.spec import ModelSpec
 for path in sys.argv[1:]:
-    load_model(ModelPlan(path, 4096, device="cpu"))
+    load_model(ModelPlan(ModelSpec(path), 4096, device="cpu"))
 sys.exit(traces.read_text().count("get_kernel"))
 """
 """A program that has the package before it loads models by Python."""

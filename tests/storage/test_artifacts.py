@@ -189,8 +189,8 @@ def digest_home(tmp_path, monkeypatch):
     """A cache folder of its own, and files that count as large and settled as soon as they are
     written."""
     monkeypatch.setenv("RECALLKIT_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(artifacts, "_REMEMBERED_BYTES", 8)
-    monkeypatch.setattr(artifacts, "_SETTLING_NS", -1)
+    monkeypatch.setattr(hashing, "_REMEMBERED_BYTES", 8)
+    monkeypatch.setattr(hashing, "_SETTLING_NS", -1)
     return tmp_path / "home"
 
 

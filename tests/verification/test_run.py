@@ -654,5 +654,5 @@ def test_a_manifest_that_lacks_a_field_ends_nothing(folder, monkeypatch, field):
             else {name: value for name, value in facts.items() if name != field}
         )
 
-    monkeypatch.setattr(artifacts, "footer_facts", lacking)
+    monkeypatch.setattr(parquet_files, "footer_facts", lacking)
     assert verify(folder).num_files > 5
