@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import events
@@ -187,7 +188,7 @@ def _of_system(error: BaseException) -> UserError | None:
         and (error.errno is not None or not lacks_resources(error))
     ):
         remedy = _REMEDIES.get(error.errno or 0)
-        if error.errno in _MAY_NOT_WRITE and error.filename and not os.path.lexists(error.filename):
+        if error.errno in _MAY_NOT_WRITE and _is_new(error.filename):
             remedy = (
                 "write elsewhere: to a place that -o names, or beside a copy of the slices, "
                 "named with --slices"
@@ -205,6 +206,15 @@ def _of_system(error: BaseException) -> UserError | None:
     if isinstance(error, UnicodeEncodeError):
         return UserError("a name with characters that are not text", remedy="rename it")
     return None
+
+
+def _is_new(name: object) -> bool:
+    """Whether it is the name of something new in a folder that may be searched and not written."""
+    if not isinstance(name, str) or os.path.lexists(name):
+        return False
+    folders = Path(name).absolute().parents
+    folder = next(parent for parent in folders if os.path.lexists(parent))
+    return os.access(folder, os.X_OK) and not os.access(folder, os.W_OK)
 
 
 def _first_line(error: BaseException) -> str | None:

@@ -565,7 +565,7 @@ class MqarOptions(EvaluationOptions):
     pairs: int | Sequence[int] | None = option(
         "Numbers of key-value pairs, joined with commas.",
         metavar="NUMBERS",
-        default="16,32,64,128,256; zoo: 4,8,16,32,64",
+        default="those of 16,32,64,128,256 (zoo: 4,8,16,32,64) that the task allows",
         least=1,
         most=config.LONGEST,
         joined=True,

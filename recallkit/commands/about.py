@@ -104,10 +104,23 @@ def tasks(_: Options) -> Outcome[Rows]:
     )
 
 
+_WIDEST = 23
+"""Characters of the longest name of a fact: doctor prints each one when it is known."""
+
+
 @command("doctor", Options, examples=("recallkit doctor", "recallkit doctor --json"))
 def doctor(_: Options) -> Outcome[Rows]:
     """Print what a bug report needs: versions, devices, memory, folders and caches, settings;
     without secrets."""
+    from recallkit.display.console import print_line, print_rows
     from recallkit.doctor.facts import describe_installation
 
-    return _list_of("What a bug report needs.", describe_installation())
+    def show(full: bool) -> None:
+        print_line("What a bug report needs.\n")
+        print_rows(describe_installation(), _WIDEST)
+
+    def described() -> list[dict[str, str]]:
+        rows = describe_installation()
+        return [{"name": name, "description": description} for name, description in rows]
+
+    return Outcome(lambda: list(describe_installation()), show, described)

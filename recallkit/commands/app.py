@@ -46,8 +46,11 @@ def _write_sections(formatter: Any, sections: dict[str, list[tuple[str, str]]]) 
                 )
 
 
-_FOLDERS = re.compile(r"(^|[=,])(?:~|\.{1,2})?/(?:[^=,/]*/)*(?=[^/])")
-"""Folders of this machine in a word: `/models/` of /models/mamba and of name=/models/mamba."""
+_FOLDERS = re.compile(
+    r"(^(?:-\w)?|[=,:])(?:file://(?=/))?(?:~\w*|\.{1,2})?/(?!/)(?:[^=,/]*/)*(?=[^/])"
+)
+"""Folders of this machine in a word: `/models/` of /models/mamba, name=/models/mamba and
+-o/models/mamba."""
 
 
 _TYPED = "recallkit.typed"

@@ -231,11 +231,12 @@ def gap(options: GapLine) -> Outcome["GapTables"]:
     from recallkit.attribution.view import ComparisonView
     from recallkit.intervening import view as causal_view
     from recallkit.measure.labelled import open_tokens
+    from recallkit.models.spec import list_models
     from recallkit.report.write import write_report
 
     models, question = options.compared(), options.question()
     gates = resolve_gates(options.fail_above or (), question.slices)
-    folder = slices_of(options, [*models, *question.placebo])
+    folder = slices_of(options, list_models([*models, *question.placebo]))
     check_gates(gates, open_tokens(folder / "tokens.parquet", needs_counts=options.causal))
     target = path(options.out) or attribution.gap_path(folder, models[0], models[1:], question)
     tables = attribution.gap(

@@ -254,13 +254,14 @@ def eval_mqar(options: Mqar) -> Outcome["MqarTables"]:
     Columns: see `MqarTables`.
     """
     from recallkit import builtin
+    from recallkit.models.kinds import kind_of
     from recallkit.mqar.run import plan_mqar, with_usual_size
     from recallkit.mqar.view import MqarView
 
     folder = builtin.results_folder("mqar", path(options.out), is_builtin=options.models is None)
-    sized = with_usual_size(options, is_zoo=options.models is None)
-    tables, place = plan_mqar(
-        builtin.named_models(options.models), numbers(sized.pairs), folder, sized
-    ).run()
+    models = builtin.named_models(options.models)
+    is_zoo = all(kind_of(model.location).name == "zoo" for model in models)
+    sized = with_usual_size(options, is_zoo=is_zoo)
+    tables, place = plan_mqar(models, numbers(sized.pairs), folder, sized).run()
     outcome = Outcome.from_views(tables, lambda: MqarView(place, tables))
     return replace(outcome, json=lambda: {"out": str(folder), **outcome.json()})

@@ -190,13 +190,18 @@ def print_list(what: str, rows: Sequence[tuple[str, str]]) -> None:
     the terminal's width."""
     print_line(what)
     print_line("")
-    width = max(len(name) for name, _ in rows)
+    print_rows(rows, max(len(name) for name, _ in rows))
+
+
+def print_rows(rows: Iterable[tuple[str, str]], width: int) -> None:
+    """Names, in a column of this width, and beside them their descriptions; each at once."""
     room = max(20, stdout().width - width - 2)
     for name, description in rows:
         words = printable(description)
         lines = textwrap.wrap(words, room, break_long_words=False, break_on_hyphens=False) or [""]
         for number, line in enumerate(lines):
             sys.stdout.write(f"{'' if number else name:<{width}}  {line}\n")
+        sys.stdout.flush()
 
 
 def print_indented(text: str, columns: int) -> None:

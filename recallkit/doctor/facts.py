@@ -9,10 +9,14 @@ import sys
 import tempfile
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from recallkit import config
 from recallkit.errors import redacted
 from recallkit.models.devices import cgroup_limits, gigabytes, memory_limit, processor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Rows = list[tuple[str, str]]
 """Names and values."""
@@ -36,31 +40,38 @@ _TOOLS = ('extra == "dev"', 'extra == "docs"')
 """Ends of requirements that only contributors need."""
 
 
-def describe_installation() -> Rows:
-    """All facts; of a library that does not load it is the error."""
+def describe_installation() -> Iterator[tuple[str, str]]:
+    """All facts, one after the other; of a library that does not load it is the error.
+
+    Those that load torch come last: where that ends the process, the others are known.
+    """
     groups = {
+        "program": describe_program,
         "versions": describe_versions,
         "machine": describe_machine,
-        "GPUs": describe_gpus,
         "folders": describe_folders,
         "variables": describe_variables,
+        "GPUs": describe_gpus,
     }
-    rows: Rows = []
     for name, describe in groups.items():
         try:
-            rows += describe()
+            yield from describe()
         except Exception as error:  # noqa: BLE001 - what is broken is the report's subject
-            rows.append((name, redacted(f"{type(error).__name__}: {error}")))
-    return rows
+            yield name, redacted(f"{type(error).__name__}: {error}")
+
+
+def describe_program() -> Rows:
+    """recallkit, Python, the platform."""
+    python = f"{platform.python_implementation()} {platform.python_version()}, {sys.executable}"
+    system = f"{platform.platform()}, {platform.machine()}"
+    return [("recallkit", config.VERSION), ("python", python), ("platform", system)]
 
 
 def describe_versions() -> Rows:
-    """recallkit, Python, the platform; distributions required, and optional ones installed."""
+    """Distributions that are required, and optional ones that are installed."""
     from packaging.requirements import Requirement
 
-    python = f"{platform.python_implementation()} {platform.python_version()}, {sys.executable}"
-    system = f"{platform.platform()}, {platform.machine()}"
-    rows = [("recallkit", config.VERSION), ("python", python), ("platform", system)]
+    rows = []
     for line in metadata.requires(config.DISTRIBUTION) or ():
         if line.endswith(_TOOLS):
             continue

@@ -8,6 +8,7 @@ of its own, so that others can be added later.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -50,8 +51,8 @@ BUILTIN = {"seq_len": 256, "pairs": (4, 8, 16, 32, 64), "samples": 50}
 
 
 def with_usual_size(options: MqarOptions, *, is_zoo: bool) -> MqarOptions:
-    """The options with the zoo's or the paper's size where none is chosen, numbers of pairs
-    ascending.
+    """The options with the zoo's or the paper's size where none is chosen: of its numbers of pairs
+    those that the task can have, ascending.
 
     Raises UserError for no numbers of pairs.
     """
@@ -63,7 +64,23 @@ def with_usual_size(options: MqarOptions, *, is_zoo: bool) -> MqarOptions:
     if not size["pairs"]:
         remedy = "give one or more, such as 16,64"
         raise UsageError("no number of pairs", where="--pairs", remedy=remedy)
-    return replace(options, **{**size, "pairs": sorted(size["pairs"])})
+    pairs = sorted(size["pairs"])
+    sized = replace(options, **{**size, "pairs": pairs})
+    if options.pairs is not None or options.task == "mqar":
+        return sized
+    return replace(sized, pairs=[number for number in pairs if _fits(sized, number)] or pairs)
+
+
+def _fits(options: MqarOptions, pairs: int) -> bool:
+    """Whether sequences of this length, of a large vocabulary, can have so many pairs."""
+    from recallkit.synthetic.tasks import make_examples
+
+    task = task_of(options, pairs)
+    shape = {"num": 1, "length": options.length, "pairs": pairs, "vocab": 1 << 16}
+    with contextlib.suppress(UserError):
+        make_examples(task.name, **shape, seed=0, **task.options)
+        return True
+    return False
 
 
 POWER = 0.01

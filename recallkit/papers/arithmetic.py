@@ -381,11 +381,14 @@ def _positive(table: Path, model: str, column: str, line: Mapping[str, Any]) -> 
     text = (line.get(column) or "").strip()
     if not text:
         return None
-    if not re.fullmatch(r"\d*\.?\d*", text) or float(text.rstrip(".") or 0) <= 0:
+    is_number = re.fullmatch(r"(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", text, re.ASCII | re.IGNORECASE)
+    if not is_number or not 0 < float(text) < math.inf:
         remedy = "shares are in percent" if column == "printed" else "perplexities are above 0"
         problem = f"row {model}: {column} is {text!r}, not a positive number"
         raise UserError(problem, where=table, remedy=remedy)
-    return _Printed(float(text), 0.5 / 10 ** len(text.partition(".")[2]))
+    digits, _, exponent = text.lower().partition("e")
+    step = 10.0 ** (int(exponent or 0) - len(digits.partition(".")[2]))
+    return _Printed(float(text), step / 2)
 
 
 def _read_frame(table: Path) -> pl.DataFrame:

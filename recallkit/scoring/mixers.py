@@ -54,7 +54,8 @@ def find_mixers(plan: ScoringPlan, *, with_caches: bool = False) -> list[PlacedM
 
     warn_remote_code(plan, console.note)
     with evaluating(plan.module):
-        model = load_model(replace(plan, vocab_size=1))  # it is checked where the model is scored
+        # Its vocabulary is checked where the model is scored.
+        model = load_model(replace(plan, vocab_size=1, largest_id=None))
         placed = ablation.find_mixers(model)
         mixers = [replace(mixer, module=None, block=None) for mixer in placed]
         if not with_caches or not isinstance(model, TorchModel):

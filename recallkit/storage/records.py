@@ -631,6 +631,13 @@ COMMANDS = {
     "scores": "score",
     "divergence": "score",
     "recall": "eval-recall",
+    "recall documents": "eval-recall",
+    "words": "slice",
+    "samples": "intervene",
+    "ablation": "ablate",
+    "training": "train",
+    "tradeoff": "train",
+    "mqar queries": "mqar",
 }
 """Kind -> the command that makes it, where that has another name."""
 

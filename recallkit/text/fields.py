@@ -226,22 +226,23 @@ def _as_object(value: Any) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def parse_json(content: bytes | str) -> Any:
+def parse_json(content: bytes | str, most: int | None = None) -> Any:
     """The value in JSON; NaN, Infinity and -Infinity, which Python's `json` writes, become null.
 
-    Raises orjson.JSONDecodeError, a ValueError, for anything else, and ValueError for more values
-    than fit into memory.
+    Raises orjson.JSONDecodeError, a ValueError, for anything else, and ValueError for more objects
+    and lists than `most`, by default those of a record, and for more values than fit into memory.
     """
     import orjson
 
-    _check_values(content, _MOST_VALUES)
+    most = most or _MOST_OBJECTS
+    _check_values(content, most, _MOST_VALUES)
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError:
         written = content.encode(errors="surrogatepass") if isinstance(content, str) else content
         if b"NaN" not in written and b"Infinity" not in written:
             raise
-        _check_values(written, _MOST_OBJECTS)
+        _check_values(written, most, _MOST_OBJECTS)
         return orjson.loads(_NO_NUMBER.sub(lambda match: match[1] or b"null", written))
 
 
@@ -252,13 +253,12 @@ _MOST_VALUES = 1 << 23
 """The same of values, 64 bytes each: more than the ids of a record, which may have 6 million."""
 
 
-def _check_values(content: bytes | str, most: int) -> None:
-    """Raises ValueError for more than `_MOST_OBJECTS` objects and lists, or more than `most`
-    values."""
+def _check_values(content: bytes | str, objects: int, values: int) -> None:
+    """Raises ValueError for more objects and lists, or more values, than these."""
     if len(content) <= _MOST_OBJECTS:
         return
     written = content.encode(errors="surrogatepass") if isinstance(content, str) else content
-    for signs, number, kind in ((b"{[", _MOST_OBJECTS, "objects or lists"), (b",", most, "values")):
+    for signs, number, kind in ((b"{[", objects, "objects or lists"), (b",", values, "values")):
         are_many = sum(written.count(sign) for sign in signs) > number
         if are_many and _count_outside(written, signs) > number:
             raise ValueError(f"more than {number:,} {kind} in a record")

@@ -31,6 +31,8 @@ Answer = TypeVar("Answer")
 
 ENDINGS = ("", ".zst", ".gz", ".zstd", ".gzip")
 """Of names of files that may be compressed; the first three are the usual ones."""
+_MOST_IN_ARRAY = 1 << 22
+"""Objects and lists of an array of records, 240 bytes each: a gigabyte."""
 _GZIP = b"\x1f\x8b"
 _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")
 """How compressed files begin, whatever their names; of zstd the second is a frame to be skipped."""
@@ -344,7 +346,7 @@ class JsonShard(JsonLinesShard):
             remedy = "write it as JSON Lines: jq -c '.[]' FILE.json > FILE.jsonl"
             raise UserError(problem, where=self.name, remedy=remedy)
         try:
-            items = parse_json(content)
+            items = parse_json(content, _MOST_IN_ARRAY)
         except ValueError as error:
             problem, _ = self._why_not_json(content, error)
             raise UserError(problem, where=self.name, remedy="write the file again") from error

@@ -105,8 +105,8 @@ class WebFile:
     def facts(self) -> Facts:
         """How the server describes the file now."""
         facts = None
-        # URLs that are signed are often for GET alone.
-        with contextlib.suppress(WebError):
+        # URLs that are signed are often for GET alone; of others HEAD fails where GET does not.
+        with contextlib.suppress(WebError, ConnectionError):
             facts = tried(self.where, functools.partial(self._facts, "HEAD"))
         if facts is not None and facts.size:
             return facts

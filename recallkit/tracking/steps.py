@@ -22,7 +22,7 @@ _AFTER_WORD = re.compile(
     r".*(?:step|checkpoint|ckpt|iter(?:ation)?|update|epoch)s?[-_=. ]*(\d{1,15})(?!\d)",
     re.IGNORECASE,
 )
-_AT_END = re.compile(r"(?:.*[-_/])?(\d{1,15})(?:\.[a-z]\w*)*/?$", re.IGNORECASE)
+_AT_END = re.compile(r"(?:.*[-_/@])?(\d{1,15})(?:\.[a-z]\w*)*/?$", re.IGNORECASE)
 _TEMPORARY = re.compile(r"(?:^|[-_.])(?:tmp|temp|partial|incomplete)(?:$|[-_.])", re.IGNORECASE)
 """Names under which trainers write a checkpoint before they rename it: `tmp-checkpoint-500`,
 `checkpoint-500.tmp`."""
