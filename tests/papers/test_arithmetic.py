@@ -160,7 +160,7 @@ def test_a_share_that_misleads_is_named(tmp_path, row, clipped, note):
             {},
             "row b: all is '0', not a positive number",
         ),
-        ("model,all,ar,other\na,10,3,12\nb,1e1,3,12\n", {}, "row b: all is '1e1', not a positive"),
+        ("model,all,ar,other\na,10,3,12\nb,1f1,3,12\n", {}, "row b: all is '1f1', not a positive"),
         ("model,all,ar,other\na,10,,12\n", {}, "row a: no perplexity in column ar"),
         ("model,all,ar,other\na,10,12,12\n", {}, "ar and other are equal"),
         ("model,all,ar,other\na,13,3,12\n", {}, "not between 0 and 1; check the perplexities of a"),
