@@ -52,6 +52,7 @@ class Count(TextOptions, CountingOptions, ForceOptions):
         "With --import: tokens of the training text. Default: the sum of the counts.",
         metavar="N",
         parse=amount,
+        needs="import_file",
     )
     export: File | None = option("Also write the bigrams to this Parquet file.", metavar="FILE")
 
@@ -200,7 +201,9 @@ class Slice(LabelledTextOptions, WritingOptions):
         excludes=("limit_tokens",),
         panel=TEXT,
     )
-    seed: int = option("Seed of --sample.", 0, least=0, most=config.MOST, panel=TEXT)
+    seed: int = option(
+        "Seed of --sample.", 0, least=0, most=config.MOST, panel=TEXT, needs="sample"
+    )
     models: AnyModels | None = option(
         (
             "Take the tokenizer from this model, and --seq-len from its context, at most "
