@@ -254,6 +254,7 @@ def slice_(options: Slice) -> Outcome["Summary"]:
     themselves: `tokens`.
     """
     from recallkit import builtin, slicing
+    from recallkit.display.console import note
     from recallkit.display.notebook import Summary
     from recallkit.models.loading import sequences_for
     from recallkit.models.spec import list_models
@@ -284,11 +285,38 @@ def slice_(options: Slice) -> Outcome["Summary"]:
         sample=sample,
         force=options.force,
     )
+    if reason := _why_no_interval(folder / "tokens.parquet"):
+        remedy = "slice more text"
+        if sample is not None:
+            remedy = "draw more with --sample"
+        elif options.limit_tokens is not None:
+            instead = f"--sample {options.limit_tokens} in place of --limit-tokens"
+            remedy = f"{instead} draws documents of all of the text"
+        note(f"results on these slices will have no interval: {reason}; {remedy}")
     packs = _write_packs(folder, path(options.counts)) if options.pack else []
     summary = summarise_slices(folder / "tokens.parquet")
     return Outcome.from_views(
         Summary(summary), lambda: SlicesView(folder, manifest, summary, packs)
     )
+
+
+def _why_no_interval(tokens: Path) -> str | None:
+    """Why intervals over these labels' documents are none, however models score; None if there will
+    be some."""
+    import polars as pl
+
+    from recallkit.display.cells import too_few
+    from recallkit.measure.ratio import MIN_CLUSTERS, Spread
+
+    counts = pl.len().alias("all tokens"), pl.sum("ar_hit").alias("AR hits")
+    is_known = pl.count("ar_hit").alias("known")
+    documents = pl.scan_parquet(tokens, glob=False).group_by("document").agg(*counts, is_known)
+    sizes = documents.collect()
+    for name in ("all tokens", "AR hits") if sizes["known"].sum() else ("all tokens",):
+        effective = float(Spread.of_sizes(sizes[name].to_numpy()).effective)
+        if effective < MIN_CLUSTERS:
+            return too_few(name, effective)
+    return None
 
 
 def _write_packs(folder: Path, counts: Path | None) -> list[Path]:

@@ -132,3 +132,19 @@ def test_what_cannot_be_drawn_is_refused(run, corpus, tmp_path):
     )
     assert run("slice", corpus[0], "--sample", 1000, "--limit-tokens", 1000, *out).returncode == 2
     assert run("slice", corpus[0], "--sample", 0, *out).returncode == 2
+
+
+def test_too_few_documents_are_reported_when_they_are_sliced(run, corpus, tmp_path):
+    """The remedy is one that this command has."""
+    texts = made_up_texts(200, 120)
+    joined = [" ".join(texts[start : start + 50]) for start in range(0, 200, 50)]
+    long = write_jsonl(tmp_path / "long.jsonl", joined)
+    command = ["slice", long, corpus[0], "-o", tmp_path / "slices[1]"]
+    limited = run(*command, "--limit-tokens", "9k").stderr
+    assert "will have no interval: all tokens come from effectively 2." in limited
+    assert "--sample 9000 in place of --limit-tokens draws documents of all of the text" in limited
+    assert "no interval" not in run(*command, "--sample", "9k", "--force").stderr
+    assert "no interval" not in run(*command, "--force").stderr
+    assert "needed; slice more text" in run("slice", long, "-o", tmp_path / "long").stderr
+    two = run("slice", corpus[2], "--sample", 90, "-o", tmp_path / "two").stderr
+    assert "needed; draw more with --sample" in two
