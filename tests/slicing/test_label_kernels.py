@@ -56,3 +56,14 @@ def test_long_sequences_and_one_full_table():
     assert (distance[:4999] == NO_DISTANCE).all()
     assert distance[4999] == NO_DISTANCE
     assert (distance[5000:] == 5000).all()
+
+
+def test_bigrams_of_one_token_in_one_slot_are_kept_apart():
+    """Slots are the upper bits of (first << 32 | second) times an odd number: two first ids that are
+    its inverse modulo 2^32 apart have the same ones with any second id."""
+    first, other = 5, 5 + pow(0x9E3779B97F4A7C15, -1, 1 << 32)
+    ids = [first, 7, 8, other, 7, 9, first, 7, other, 7]
+    labels = label_bigrams(np.array(ids, np.uint32), np.array([0, len(ids)]))
+    rows = list(zip(*(column.tolist() for column in labels), strict=True))
+    assert rows == label_bigrams_reference(ids)
+    assert rows[3][0] == NO_DISTANCE

@@ -19,7 +19,14 @@ import pytest
 
 from recallkit import config
 from recallkit.errors import UserError
-from recallkit.storage import artifacts, hashing, parquet_files, whole_files
+from recallkit.storage import (
+    artifacts,
+    hashing,
+    parquet_files,
+    records,
+    schemas,
+    whole_files,
+)
 from recallkit.storage.journal import Journal, PartsJournal
 from recallkit.verification.run import verify
 from tests.conftest import made_up_texts, write_jsonl
@@ -290,6 +297,27 @@ def test_a_list_whose_facts_were_edited_is_refused(tmp_path):
     listing.write_text(listing.read_text().replace('"n": 1', '"n": 2'))
     with pytest.raises(UserError, match="changed since it was written"):
         parquet_files.read_manifest(table)
+
+
+def test_a_record_has_its_kind_and_all_of_its_fields(tmp_path):
+    """Also where every digest fits, as in a folder of a stranger."""
+    words = {"kind": "words", "options": {}, "num_rows": 1}
+    table = tmp_path / "words.parquet"
+
+    def written(manifest):
+        schema = schemas.arrow_schema("words")
+        parquet_files.write_parquet(table, [schema.empty_table()], schema, manifest)
+        return parquet_files.read_manifest(table, records.Words)
+
+    assert written(words).items() >= words.items()
+    for wrong, problem in (
+        ({**words, "kind": "tokens"}, "the manifest field"),
+        ({**words, "kind": "others"}, "a table of others, not of words; make one with"),
+        ({**words, "num_rows": "1"}, r'the manifest field num_rows has a wrong value \("1"\)'),
+        ({"kind": "words", "options": {}}, "the manifest field num_rows is missing"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            written(wrong)
 
 
 def test_a_member_is_replaced_by_one_of_its_kind_alone(tmp_path):
