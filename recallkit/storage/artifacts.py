@@ -19,7 +19,7 @@ from recallkit.storage import given_files
 from recallkit.storage.hashing import describe, digest_json, file_state
 from recallkit.storage.records import Manifest, check_record
 from recallkit.storage.unfinished import MARK, new_folder
-from recallkit.storage.whole_files import _sync, replacing, sync_folder
+from recallkit.storage.whole_files import replacing, sync, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -32,12 +32,12 @@ MANIFEST = "manifest.json"
 MEMBERS = "members"
 TIMINGS = "timings"
 
-_VERSION = "recallkit_version"
-_OURS = f'"{_VERSION}"'.encode()
+VERSION_KEY = "recallkit_version"
+_OURS = f'"{VERSION_KEY}"'.encode()
 _DIGEST = "digest"
 _NOT_DIGESTED = (_DIGEST, TIMINGS, "seconds")
 """What differs between equal results is in no digest."""
-_AGAIN = "make it again with --force"
+AGAIN = "make it again with --force"
 UNLISTED = "copy its list here, too, or move it away and make it again"
 """What to do about a table that no list names, which `--force` would not replace."""
 _TABLES = (".parquet", ".duckdb", ".npy")
@@ -80,7 +80,7 @@ def without_digest(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
     with contextlib.suppress(ValueError):  # text that cannot be written
         if value.get(_DIGEST) == with_digest(value)[_DIGEST]:
             return {name: entry for name, entry in value.items() if name != _DIGEST}
-    raise DamagedError("damaged (changed since it was written)", where=path, remedy=_AGAIN)
+    raise DamagedError("damaged (changed since it was written)", where=path, remedy=AGAIN)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -135,7 +135,9 @@ def writing_members(
         facts, before = json_object(new / listing.name), json_object(listing).get(MEMBERS)
         before = before if isinstance(before, dict) else {}
         others = {name: entry for name, entry in before.items() if name not in names}
-        write_json(new / listing.name, {_VERSION: VERSION, **facts, MEMBERS: {**others, **members}})
+        write_json(
+            new / listing.name, {VERSION_KEY: VERSION, **facts, MEMBERS: {**others, **members}}
+        )
         for name in before.keys() & set(names):
             (folder / name).unlink(missing_ok=True)
         (new / listing.name).replace(listing)
@@ -165,7 +167,7 @@ def adding(path: Path, kind: str, *, force: bool = False) -> Iterator[Path]:
     names = [path.name, f"{path.name}.wal"]  # DuckDB's log, which remains if the disk is full
     with _adding(list_of(path), names, kind, force=force) as new:
         yield new / path.name
-        _sync(new / path.name, path)
+        sync(new / path.name, path)
 
 
 @contextlib.contextmanager
@@ -278,7 +280,7 @@ def remedy_of(facts: Mapping[str, Any], path: Path) -> str:
     if kind in ("sequences", "tokens", "words"):
         return "slice again with --force"
     if kind != "scores":
-        return _AGAIN
+        return AGAIN
     folder = next((folder.parent for folder in path.parents if folder.name == "scores"), None)
     if typed is None or folder is None:
         return "score the model again with --force"

@@ -12,12 +12,12 @@ from recallkit.config import SCHEMA_VERSION, VERSION
 from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import given_files, schemas
 from recallkit.storage.artifacts import (
-    _AGAIN,
-    _VERSION,
+    AGAIN,
     MANIFEST,
     MEMBERS,
     TIMINGS,
     UNLISTED,
+    VERSION_KEY,
     DamagedError,
     check_list,
     check_member,
@@ -106,7 +106,7 @@ def writing_parquet(
                 **(others if isinstance(others, dict) else {}),
                 path.name: describe(temporary),
             }
-            write_json(listing, {_VERSION: VERSION, **stamp, MEMBERS: listed})
+            write_json(listing, {VERSION_KEY: VERSION, **stamp, MEMBERS: listed})
 
 
 def write_parquet(
@@ -193,7 +193,7 @@ def footer_facts(path: Path) -> dict[str, Any] | None:
         if lacks_resources(error):
             raise
         raise UserError(
-            f"not a readable Parquet file ({error})", where=path, remedy=_AGAIN
+            f"not a readable Parquet file ({error})", where=path, remedy=AGAIN
         ) from error
     return facts if isinstance(facts, dict) else None
 
@@ -204,7 +204,7 @@ def read_parquet(path: Path, schema: pa.Schema | None = None) -> pa.Table:
     import pyarrow.parquet as pq
 
     if path.exists() and check_member(path) is None:
-        raise DamagedError("damaged (its list is missing)", where=path, remedy=_AGAIN)
+        raise DamagedError("damaged (its list is missing)", where=path, remedy=AGAIN)
     # Neither `pq.read_table` nor pre_buffer: they wait for ever for a thread that the system
     # refuses to start.
     with pq.ParquetFile(path, pre_buffer=False) as file:

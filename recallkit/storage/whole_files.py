@@ -34,7 +34,7 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary = stack.enter_context(new_folder(path, [path.name])) / path.name
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
         yield temporary
-        _sync(temporary, path)
+        sync(temporary, path)
         temporary.replace(path)
         sync_folder(path.parent)
 
@@ -42,10 +42,10 @@ def replacing(path: Path) -> Iterator[Path]:
 def sync_folder(folder: Path) -> None:
     """Makes what was created, renamed and removed in a folder survive a power cut."""
     with contextlib.suppress(PermissionError):  # a folder that may be written and not read
-        _sync(folder, folder)
+        sync(folder, folder)
 
 
-def _sync(path: Path, shown: Path) -> None:
+def sync(path: Path, shown: Path) -> None:
     """Puts a file or folder on the disk, if its file system can do that.
 
     Raises OSError for a disk that fails or is full, which names the file as `shown`.
