@@ -119,6 +119,7 @@ def test_models_begin_with_what_they_are_for_and_cost(run):
     [
         (["--causal"], "none of the sampled tokens can be changed; slice more text"),
         (["--fail-above", "0.1"], "there are no tokens of ar_hit to judge by; slice more text"),
+        (["--causal", "--fail-above", "all=0.01"], "nats above the reference's (limit 0.01)"),
     ],
 )
 def test_a_gap_is_printed_even_where_what_was_asked_besides_cannot_be_measured(
